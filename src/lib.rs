@@ -1,0 +1,16 @@
+//! dcfs: single-cell datasets in the *deltacells* format as plain files.
+//!
+//! The library is layered, and each layer knows only those below it:
+//!
+//! * [`format`] is what the bytes mean. It does no I/O and starts no threads.
+//! * [`store`] is where the bytes are: today a directory.
+//! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
+//!   "these nonzeros of that array of that tile".
+//! * [`write`](mod@write) makes datasets.
+
+#[cfg(target_endian = "big")]
+compile_error!(
+    "deltacells tiles are little-endian and are served without conversion: big-endian hosts are not supported"
+);
+
+pub mod format;
