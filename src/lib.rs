@@ -6,6 +6,7 @@
 //! * [`store`] is where the bytes are: today a directory.
 //! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
 //!   "these nonzeros of that array of that tile".
+//! * [`view`] is what files exist, how large they are and which bytes of which array each holds.
 //! * [`write`](mod@write) makes datasets.
 
 #[cfg(target_endian = "big")]
@@ -14,6 +15,7 @@ compile_error!(
 );
 
 pub mod format;
+pub mod view;
 
 #[cfg(test)]
 mod testdata;
