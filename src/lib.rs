@@ -6,7 +6,6 @@
 //! * [`store`] is where the bytes are: today a directory.
 //! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
 //!   "these nonzeros of that array of that tile".
-//! * [`view`] is what files exist, how large they are and which bytes of which array each holds.
 //! * [`write`](mod@write) makes datasets.
 
 #[cfg(target_endian = "big")]
@@ -14,7 +13,10 @@ compile_error!(
     "deltacells tiles are little-endian and are served without conversion: big-endian hosts are not supported"
 );
 
+pub mod cache;
+pub mod dataset;
 pub mod format;
+pub mod store;
 pub mod view;
 
 #[cfg(test)]
