@@ -1,6 +1,7 @@
 //! An opened dataset: a store whose manifest was read and validated, and the tiles in it.
 
 mod error;
+mod shard;
 mod tile;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 
 pub use error::DatasetError;
+pub use shard::{ObsShard, ShardError, ShardFault, verify_shard};
 pub use tile::{Array, Tile};
 
 use crate::format::TileId;
