@@ -41,7 +41,7 @@ pub struct ShardError {
     /// Full name of the file.
     pub name: String,
     /// What is wrong with it.
-    pub fault: ShardFault,
+    pub fault: Box<ShardFault>,
 }
 
 /// What is wrong with a shard.
@@ -127,6 +127,13 @@ pub enum ShardFault {
     },
 }
 
+impl ShardFault {
+    fn of(self, name: String) -> ShardError {
+        let fault = Box::new(self);
+        ShardError { name, fault }
+    }
+}
+
 /// An opened shard.
 pub struct ObsShard {
     object: Arc<dyn Object>,
@@ -182,7 +189,7 @@ impl ObsShard {
             let first = faults.into_iter().next();
             first.map_or(Ok(opened), Err)
         });
-        opened.map_err(|fault| ShardError { name, fault })
+        opened.map_err(|fault| fault.of(name))
     }
 
     /// The tiles whose cells it describes.
@@ -199,10 +206,7 @@ impl ObsShard {
     /// # Panics
     /// When the shard has no such tile, or the schema no such column.
     pub fn read_column(&self, tile: TileId, column: usize) -> Result<ArrayRef, ShardError> {
-        self.column(tile, column).map_err(|fault| ShardError {
-            name: self.object.name(),
-            fault,
-        })
+        self.column(tile, column).map_err(|fault| fault.of(self.object.name()))
     }
 
     fn column(&self, tile: TileId, column: usize) -> Result<ArrayRef, ShardFault> {
@@ -301,11 +305,7 @@ pub fn verify_shard(
     }
     // The size is the plainest of the faults, and explains the others.
     faults.sort_by_key(|fault| !matches!(fault, ShardFault::Size { .. }));
-    let named = |fault| ShardError {
-        name: name.clone(),
-        fault,
-    };
-    faults.into_iter().map(named).collect()
+    faults.into_iter().map(|fault| fault.of(name.clone())).collect()
 }
 
 fn sha256(object: &dyn Object) -> std::io::Result<String> {

@@ -209,9 +209,9 @@ fn a_shard_cut_short_is_refused_and_its_size_is_why() {
         let bytes = std::fs::read(root.join(shard_path(0))).unwrap();
         for length in (0..12).chain((12..bytes.len()).step_by(101)) {
             let error = dataset.open(bytes[..length].to_vec(), 0).err().unwrap();
-            assert!(matches!(error.fault, ShardFault::Size { .. }), "{error}");
+            assert!(matches!(*error.fault, ShardFault::Size { .. }), "{error}");
             let first = &dataset.verify(bytes[..length].to_vec(), 0)[0];
-            assert!(matches!(first.fault, ShardFault::Size { .. }), "{first}");
+            assert!(matches!(*first.fault, ShardFault::Size { .. }), "{first}");
         }
     }
 }
@@ -224,16 +224,8 @@ fn a_byte_that_only_the_hash_covers_is_found_by_verify() {
     let mut bytes = std::fs::read(root.join(shard_path(0))).unwrap();
     bytes[0] ^= 1;
     let faults = dataset.verify(bytes, 0);
-    assert!(
-        matches!(
-            faults[..],
-            [ShardError {
-                fault: ShardFault::Sha256 { .. },
-                ..
-            }]
-        ),
-        "{faults:?}"
-    );
+    assert_eq!(faults.len(), 1);
+    assert!(matches!(*faults[0].fault, ShardFault::Sha256 { .. }), "{faults:?}");
 }
 
 /// One shard of a dataset of two tiles, of 3 and 2 cells, with a column of each kind.

@@ -439,7 +439,7 @@ fn arrays_of_other_types_or_numbers_are_refused() {
     let bools: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
     let two: ArrayRef = Arc::new(Int8Array::from(vec![0, 0]));
     assert!(matches!(
-        batch.encode_message(&[bools.clone()]),
+        batch.encode_message(std::slice::from_ref(&bools)),
         Err(EncodeError::Columns { found: 1, .. })
     ));
     assert!(matches!(
