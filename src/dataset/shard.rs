@@ -15,7 +15,9 @@ use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaDataOptions, ParquetMetaDataReader, ParquetStatisticsPolicy,
+};
 use parquet::file::reader::{ChunkReader, Length};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -341,7 +343,7 @@ fn open_footer(
         Err(fault) => return Err(faults.pop().unwrap_or(fault)),
     };
     let metadata = guarded(|| {
-        let metadata = ParquetMetaDataReader::decode_metadata(&footer)?;
+        let metadata = ParquetMetaDataReader::decode_metadata_with_options(&footer, Some(&without_statistics()))?;
         ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new())
     })
     .map_err(ShardFault::Footer)?;
@@ -358,6 +360,14 @@ fn open_footer(
     check_row_groups(&opened, &mut faults);
     check_columns(&opened, schema, &mut faults);
     Ok((opened, faults))
+}
+
+/// Statistics would be most of what a footer takes in memory, and nothing here asks for them.
+fn without_statistics() -> ParquetMetaDataOptions {
+    ParquetMetaDataOptions::new()
+        .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
 }
 
 /// The footer, and where it starts.
