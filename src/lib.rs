@@ -15,5 +15,11 @@ compile_error!(
 
 pub mod cache;
 pub mod dataset;
+pub mod engine;
 pub mod format;
+pub mod fs;
 pub mod store;
+pub mod view;
+
+#[cfg(test)]
+mod testdata;

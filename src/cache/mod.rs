@@ -5,6 +5,8 @@
 
 mod block;
 mod budget;
+pub mod mapping;
+pub mod tmpfs;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

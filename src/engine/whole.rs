@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::chunk::decode_into;
 use super::{Engine, ReadError};
-use crate::cache::tmpfs;
+use crate::cache::mapping::{Window, map_finished};
 use crate::cache::{Block, Failure, Key, Lookup, Outcome, Pin, Reservation, Ticket};
 use crate::dataset::{Array, DatasetError, Tile};
 use crate::format::TileId;
@@ -186,9 +186,9 @@ impl Fill {
         if length == 0 {
             return Ok(());
         }
-        let mut map = tmpfs::map_for_writing(&self.file, offset, length)
+        let mut window = Window::open(&self.file, offset, length)
             .map_err(|source| StoreError { name: self.tile.name(), source })?;
-        fill(map.bytes())
+        fill(window.bytes())
     }
 
     fn finish(&self, engine: &Arc<Engine>) {
@@ -217,7 +217,7 @@ impl Fill {
     fn block(&self, reservation: Reservation) -> Result<Block, DatasetError> {
         let failed = |source| StoreError { name: self.tile.name(), source };
         let file = self.file.try_clone().map_err(failed)?;
-        let map = if self.bytes == 0 { None } else { Some(tmpfs::map_for_reading(&file).map_err(failed)?) };
+        let map = if self.bytes == 0 { None } else { Some(map_finished(&file).map_err(failed)?) };
         Ok(Block::from_file(file, map, reservation))
     }
 }

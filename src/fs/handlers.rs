@@ -173,11 +173,8 @@ fn shielded(handler: impl FnOnce()) {
 
 impl Filesystem for DatasetFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_CACHE_SYMLINKS];
-        for flag in wanted {
-            // What the kernel does not have is only slower.
-            let _ = config.add_capabilities(flag);
-        }
+        // Where the kernel does not have it, folders are listed one at a time.
+        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         let _ = config.set_max_write(MAX_REQUEST);
         let _ = config.set_max_background(64);
         let _ = config.set_max_readahead(4 * MAX_REQUEST);
