@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-pub use block::Block;
+pub use block::{Block, Buffer};
 pub use budget::{Budget, Reservation};
 
 use crate::dataset::{Array, DatasetError};

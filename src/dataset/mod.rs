@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
+use arrow::array::ArrayRef;
 use lru::LruCache;
 use rayon::ThreadPool;
 use rayon::prelude::*;
@@ -152,6 +153,12 @@ impl Dataset {
         let decode = |(array, chunk, out)| tile.decode_chunk(array, chunk, out);
         pool.install(|| jobs.into_par_iter().with_max_len(1).try_for_each(decode))
     }
+
+    pub fn column(&self, _tile: TileId, _column: usize) -> Result<ArrayRef, DatasetError> {
+        unimplemented!()
+    }
+    pub fn text_bytes(&self, _array: &ArrayRef) -> Option<u64> { None }
+    pub fn obs_fault(&self, _tile: TileId, _column: usize, _error: &crate::view::arrow::EncodeError) -> DatasetError { unimplemented!() }
 
     /// Closes tile `id`, so that the next use looks at the file again.
     pub fn forget(&self, id: TileId) {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 use super::{Engine, ReadError};
-use crate::cache::{Block, Failure, Key, Lookup, Pending, Ticket};
+use crate::cache::{Block, Buffer, Failure, Key, Lookup, Pending, Ticket};
 use crate::dataset::{Array, DatasetError, Tile};
+use crate::store::StoreError;
 
 /// How far a sequential reader gets into a chunk before the next one is made: a part in this many.
 const PREFETCH_AFTER: u64 = 4;
@@ -53,10 +54,14 @@ impl Engine {
         // Without room it is made all the same, for those who wait for it now.
         let reservation = ticket.reserve(bytes);
         let dataset = self.view.dataset();
-        let block = Block::fill(bytes as usize, reservation, |out| {
-            decode_into(tile, array, chunk, out)?;
-            dataset.verify(tile)
-        });
+        let decode = || {
+            let out_of_memory = |source| StoreError { name: tile.name(), source };
+            let mut buffer = Buffer::new(bytes as usize).map_err(out_of_memory)?;
+            decode_into(tile, array, chunk, buffer.bytes())?;
+            dataset.verify(tile)?;
+            Ok(Block::from_buffer(buffer, reservation))
+        };
+        let block = decode();
         if block.is_ok() {
             self.stats.count_chunk(bytes);
         }

@@ -239,7 +239,7 @@ impl Engine {
         let store = self.view.dataset().store();
         let read = || {
             let object = store.open(path)?;
-            if object.size() != self.view.stored_size(file) {
+            if object.size() != self.view.stored()[file].bytes {
                 return Err(DatasetError::Changed { name: object.name() });
             }
             let mut bytes = vec![0; (range.end - range.start) as usize];

@@ -3,13 +3,10 @@
 //! Everything here turns untrusted bytes into types that cannot be wrong, or types into bytes. Nothing here
 //! opens a file, starts a thread or allocates more than the bytes it was handed can justify.
 
-<<<<<<< HEAD
 pub mod decode;
 mod kernels;
-=======
 pub mod fingerprint;
 pub mod json;
->>>>>>> obs
 pub mod manifest;
 pub mod obs;
 pub mod tile;

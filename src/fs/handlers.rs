@@ -191,13 +191,13 @@ impl Filesystem for DatasetFs {
         shielded(|| {
             let Some(node) = self.lookup_node(parent, name) else {
                 // Inode 0 tells the kernel to remember that there is no such name.
-                return reply.entry_with_ttls(&ABSENT, &NAMES_LAST, &NAMES_LAST, Generation(0));
+                return reply.entry(&NAMES_LAST, &ABSENT, Generation(0));
             };
             let guarded = self.deadlines.guard(reply);
             self.shared.with_attributes(node, move |attributes| {
                 let Some(reply) = guarded.take() else { return };
                 match attributes {
-                    Ok(attributes) => reply.entry_with_ttls(&attributes, &BELIEVED, &NAMES_LAST, Generation(0)),
+                    Ok(attributes) => reply.entry_with_ttls(&BELIEVED, &NAMES_LAST, &attributes, Generation(0)),
                     Err(errno) => reply.error(errno),
                 }
             });

@@ -1,17 +1,26 @@
 //! Which files a mount shows, how large they are, and which bytes of the dataset each of their bytes is.
 //!
-//! A virtual file is a list of [`Extent`]s. Everything here follows from the manifest and the obs schema: nothing is
-//! read, decoded or locked, and nothing here knows FUSE. Files and folders are [`Node`]s, numbers rather than
-//! objects, so that a dataset of a hundred thousand tiles costs no more than one of ten.
+//! A virtual file is a list of [`Extent`]s. Everything here follows from the manifest and the obs schema, and for string
+//! columns from how much text they were found to hold: nothing is read or decoded here, and nothing here knows FUSE.
+//! Files and folders are [`Node`]s, numbers rather than objects, so that a dataset of a hundred thousand tiles costs no
+//! more than one of ten.
 
+pub mod arrow;
+mod columns;
+pub mod names;
 mod readme;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use arrow::LayoutError;
+pub use columns::ColumnFiles;
+use thiserror::Error;
+
 use crate::dataset::{Array, Dataset};
 use crate::format::TileId;
-use crate::format::manifest::{Manifest, tile_path};
+use crate::format::manifest::{Manifest, shard_path, tile_path};
+use crate::store::StoreError;
 
 /// Size in bytes of `.dcfs/stats.json`, whatever it says: the rest is blanks.
 pub const STATS_BYTES: u64 = 8192;
@@ -56,6 +65,8 @@ pub struct Stored {
     pub folder: Node,
     /// Its name there.
     pub name: &'static str,
+    /// Its size in bytes when the dataset was mounted.
+    pub bytes: u64,
 }
 
 /// A piece of a virtual file.
@@ -69,6 +80,13 @@ pub enum Extent {
     Column { tile: TileId, column: usize, bytes: Range<u64> },
     /// Bytes of a stored file.
     Stored { file: usize, bytes: Range<u64> },
+}
+
+impl Extent {
+    fn literal(bytes: Vec<u8>) -> Self {
+        let all = 0..bytes.len();
+        Self::Literal(bytes.into(), all)
+    }
 }
 
 /// A file's size in bytes.
@@ -96,13 +114,13 @@ impl View {
     /// The tree of `dataset`.
     ///
     /// # Errors
-    /// When a column cannot be laid out.
-    pub fn new(dataset: Arc<Dataset>) -> Result<Self, LayoutError> {
+    /// When a column cannot be laid out, or a file that the manifest promises is not there.
+    pub fn new(dataset: Arc<Dataset>) -> Result<Self, ViewError> {
         let columns = match dataset.schema() {
             Some(schema) => ColumnFiles::all(schema, dataset.manifest())?,
             None => Vec::new(),
         };
-        let stored = stored_files(dataset.manifest());
+        let stored = stored_files(&dataset)?;
         let readme = readme::text(&dataset, &columns).into_bytes().into();
         Ok(Self { dataset, stored, columns, readme })
     }
@@ -247,21 +265,21 @@ impl View {
 
     /// What `name` in `folder` is, if it is there.
     pub fn lookup(&self, folder: Node, name: &str) -> Option<Node> {
-        let fixed = |nodes: &mut dyn Iterator<Item = Node>| nodes.find(|&node| self.name(node) == name);
-        let column = || self.columns.iter().position(|column| column.name() == name);
+        let fixed = |mut nodes: Box<dyn Iterator<Item = Node> + '_>| nodes.find(|&node| self.name(node) == name);
+        let column = || self.columns.iter().position(|column| column.file_name() == name);
         match folder {
-            Node::Root => fixed(&mut self.root_entries().into_iter()).or_else(|| {
+            Node::Root => fixed(Box::new(self.root_entries().into_iter())).or_else(|| {
                 let digits = name.strip_prefix("tile_")?;
                 let tile = digits.parse().ok()?;
                 // One spelling a tile: no sign, no missing or further zeros.
                 (tile < self.manifest().n_tiles() && tile_name(tile) == name).then_some(Node::Tile(tile))
             }),
-            Node::Control => fixed(&mut [Node::Stats].into_iter()),
-            Node::Obs => fixed(&mut self.stored_in(Node::Obs)).or_else(|| column().map(Node::Column)),
+            Node::Control => fixed(Box::new([Node::Stats].into_iter())),
+            Node::Obs => fixed(Box::new(self.stored_in(Node::Obs))).or_else(|| column().map(Node::Column)),
             Node::Tile(tile) => {
                 let arrays = TILE_FILES.map(|(_, array)| Node::TileArray(tile, array));
                 let obs = self.has_obs().then_some(Node::TileObs(tile));
-                fixed(&mut arrays.into_iter().chain(obs))
+                fixed(Box::new(arrays.into_iter().chain(obs)))
             }
             Node::TileObs(tile) => column().map(|column| Node::TileColumn(tile, column)),
             _ => None,
@@ -277,30 +295,75 @@ impl View {
             Node::Stats => "stats.json".into(),
             Node::Obs | Node::TileObs(_) => "obs".into(),
             Node::Stored(file) => self.stored[file].name.into(),
-            Node::Column(column) | Node::TileColumn(_, column) => self.columns[column].name().into(),
+            Node::Column(column) | Node::TileColumn(_, column) => self.columns[column].file_name().into(),
             Node::Tile(tile) => tile_name(tile),
             Node::TileArray(_, array) => TILE_FILES[array as usize].0.into(),
         }
     }
 
-    /// The file or folder of the dataset that decides who may see the node; empty for the root.
-    ///
-    /// Columns of all cells are made of every shard, but shards are written together: the first one decides,
-    /// with the folder they are in.
-    pub fn source(&self, node: Node) -> String {
-        let shard = |tile: TileId| match &self.manifest().obs {
-            Some(obs) => shard_path(tile / obs.tiles_per_file as usize),
-            None => String::new(),
-        };
+    /// The files and folders of the dataset that the node is made of, all of which decide who may see it; the empty
+    /// path is the dataset's root.
+    pub fn sources(&self, node: Node) -> Vec<String> {
         match node {
-            Node::Root | Node::Readme | Node::Control | Node::Stats => String::new(),
-            Node::Obs | Node::TileObs(_) => "obs".into(),
-            Node::Stored(file) => self.stored[file].path.into(),
-            Node::Column(_) => shard(0),
-            Node::TileColumn(tile, _) => shard(tile),
-            Node::Tile(_) => "tiles".into(),
-            Node::TileArray(tile, _) => tile_path(tile),
+            Node::Root | Node::Control | Node::Stats => vec![String::new()],
+            Node::Readme => vec!["manifest.json".into()],
+            Node::Obs | Node::TileObs(_) => vec!["obs".into()],
+            Node::Stored(file) => vec![self.stored[file].path.into()],
+            Node::Column(_) => self.shards().map(shard_path).collect(),
+            Node::TileColumn(tile, _) => vec![shard_path(self.shard_of(tile))],
+            Node::Tile(_) => vec!["tiles".into()],
+            Node::TileArray(tile, _) => vec![tile_path(tile)],
         }
+    }
+
+    fn shards(&self) -> Range<usize> {
+        0..self.manifest().obs.as_ref().map_or(0, |obs| obs.shard_bytes.len())
+    }
+
+    fn shard_of(&self, tile: TileId) -> usize {
+        self.manifest().obs.as_ref().map_or(0, |obs| tile / obs.tiles_per_file as usize)
+    }
+
+    /// The size of a file; folders have none.
+    pub fn size(&self, node: Node) -> Size {
+        let of_text = |layout: Option<u64>| layout.map_or(Size::OfText, Size::Known);
+        match node {
+            Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_) => Size::Known(0),
+            Node::Readme => Size::Known(self.readme.len() as u64),
+            Node::Stats => Size::Known(STATS_BYTES),
+            Node::Stored(file) => Size::Known(self.stored[file].bytes),
+            Node::TileArray(tile, array) => Size::Known(array.bytes(&self.manifest().tile(tile))),
+            Node::Column(column) => of_text(self.columns[column].of_all_cells().map(|layout| layout.len())),
+            Node::TileColumn(tile, column) => {
+                let cells = self.manifest().tile_cells(tile);
+                of_text(self.columns[column].of_tile(tile, cells).map(|layout| layout.len()))
+            }
+        }
+    }
+
+    /// What the bytes `range` of a file are, in order. The range ends within the file, whose size is known.
+    pub fn extents(&self, node: Node, range: Range<u64>) -> Vec<Extent> {
+        match node {
+            Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_) | Node::Stats => Vec::new(),
+            Node::Readme => vec![Extent::Literal(self.readme.clone(), range.start as usize..range.end as usize)],
+            Node::Stored(file) => vec![Extent::Stored { file, bytes: range }],
+            Node::TileArray(tile, array) => vec![Extent::Array { tile, array, bytes: range }],
+            Node::Column(column) => {
+                let layout = self.columns[column].of_all_cells();
+                layout.map_or_else(Vec::new, |l| columns::extents(l, range, column, |batch| batch as TileId))
+            }
+            Node::TileColumn(tile, column) => {
+                let layout = self.columns[column].of_tile(tile, self.manifest().tile_cells(tile));
+                layout.map_or_else(Vec::new, |l| columns::extents(&l, range, column, |_| tile))
+            }
+        }
+    }
+
+    /// Number of files and folders.
+    pub fn files(&self) -> u64 {
+        self.first_tile_inode() - FIRST_COLUMN_INODE
+            + self.root_entries().len() as u64
+            + self.manifest().n_tiles() as u64 * self.tile_stride()
     }
 
     fn root_entries(&self) -> Vec<Node> {
@@ -320,13 +383,32 @@ pub fn tile_name(tile: TileId) -> String {
     format!("tile_{tile:06}")
 }
 
-fn stored_files(manifest: &Manifest) -> Vec<Stored> {
-    let root = |path| Stored { path, folder: Node::Root, name: path };
-    let mut files = vec![root("manifest.json")];
-    files.extend(manifest.has_var_table.then(|| root("var.parquet")));
-    files.extend(manifest.has_var_names.then(|| root("var_names.txt")));
-    files.extend(manifest.has_gene_order.then(|| root("gene_order.npy")));
-    let schema = || Stored { path: "obs/schema.json", folder: Node::Obs, name: "schema.json" };
-    files.extend(manifest.obs.is_some().then(schema));
-    files
+/// Why a dataset cannot be shown.
+#[derive(Debug, Error)]
+pub enum ViewError {
+    /// An obs column cannot be laid out as a file.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A file that the manifest promises is not there.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The stored files that the manifest promises, with their sizes.
+fn stored_files(dataset: &Dataset) -> Result<Vec<Stored>, StoreError> {
+    let manifest = dataset.manifest();
+    let files = [
+        ("manifest.json", Node::Root, "manifest.json", true),
+        ("var.parquet", Node::Root, "var.parquet", manifest.has_var_table),
+        ("var_names.txt", Node::Root, "var_names.txt", manifest.has_var_names),
+        ("gene_order.npy", Node::Root, "gene_order.npy", manifest.has_gene_order),
+        ("obs/schema.json", Node::Obs, "schema.json", manifest.obs.is_some()),
+    ];
+    let stored = files.into_iter().filter(|&(.., promised)| promised);
+    stored
+        .map(|(path, folder, name, _)| {
+            let bytes = dataset.store().attributes(path)?.size;
+            Ok(Stored { path, folder, name, bytes })
+        })
+        .collect()
 }
