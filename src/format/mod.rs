@@ -3,6 +3,7 @@
 //! Everything here turns untrusted bytes into types that cannot be wrong, or types into bytes. Nothing here
 //! opens a file, starts a thread or allocates more than the bytes it was handed can justify.
 
+pub mod encode;
 pub mod manifest;
 pub mod obs;
 pub mod tile;
