@@ -14,3 +14,6 @@ compile_error!(
 );
 
 pub mod format;
+
+#[cfg(test)]
+mod testdata;

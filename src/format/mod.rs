@@ -4,6 +4,8 @@
 //! opens a file, starts a thread or allocates more than the bytes it was handed can justify.
 
 pub mod encode;
+pub mod fingerprint;
+pub mod json;
 pub mod manifest;
 pub mod obs;
 pub mod tile;
