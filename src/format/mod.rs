@@ -3,9 +3,11 @@
 //! Everything here turns untrusted bytes into types that cannot be wrong, or types into bytes. Nothing here
 //! opens a file, starts a thread or allocates more than the bytes it was handed can justify.
 
+pub mod decode;
 pub mod encode;
 pub mod fingerprint;
 pub mod json;
+mod kernels;
 pub mod manifest;
 pub mod obs;
 pub mod tile;
