@@ -37,7 +37,7 @@ impl Genes {
         for (table, length) in parts {
             if let Some(found) = length
                 .map(|length| length as u64)
-                .filter(|&found| found != n_genes.into())
+                .filter(|&found| found != u64::from(n_genes))
             {
                 return Err(WriteError::GeneTable {
                     table,
