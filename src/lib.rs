@@ -20,6 +20,7 @@ pub mod format;
 pub mod fs;
 pub mod store;
 pub mod view;
+pub mod write;
 
 #[cfg(test)]
 mod testdata;

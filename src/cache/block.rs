@@ -32,17 +32,26 @@ enum Bytes {
 impl Block {
     /// A block of what was written into `buffer`.
     pub fn from_buffer(buffer: Buffer, reservation: Option<Reservation>) -> Self {
-        Self { bytes: buffer.0, reservation }
+        Self {
+            bytes: buffer.0,
+            reservation,
+        }
     }
 
     /// A block of bytes that are there already.
     pub fn from_vec(bytes: Vec<u8>, reservation: Option<Reservation>) -> Self {
-        Self { bytes: Bytes::Plain(bytes), reservation }
+        Self {
+            bytes: Bytes::Plain(bytes),
+            reservation,
+        }
     }
 
     /// A block in `file`, mapped as `map`; `None` when it is empty.
     pub fn from_file(file: File, map: Option<Mmap>, reservation: Reservation) -> Self {
-        Self { bytes: Bytes::File(file, map), reservation: Some(reservation) }
+        Self {
+            bytes: Bytes::File(file, map),
+            reservation: Some(reservation),
+        }
     }
 
     /// The file the bytes are in, if they are in one.

@@ -29,7 +29,12 @@ impl Window {
     pub fn open(file: &File, offset: u64, length: usize) -> io::Result<Self> {
         let skip = (offset % PAGE) as usize;
         // SAFETY: the file is ours alone and is not truncated, see above; its memory was set aside when it was made.
-        let map = unsafe { MmapOptions::new().offset(offset - skip as u64).len(skip + length).map_mut(file)? };
+        let map = unsafe {
+            MmapOptions::new()
+                .offset(offset - skip as u64)
+                .len(skip + length)
+                .map_mut(file)?
+        };
         Ok(Self { map, skip })
     }
 

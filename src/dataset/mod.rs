@@ -44,20 +44,30 @@ impl Dataset {
     /// When either is missing, unreadable or not what the format asks for.
     pub fn open(store: Arc<dyn Store>) -> Result<Self, DatasetError> {
         let text = read_whole(&*store, "manifest.json", MANIFEST_LIMIT)?;
-        let manifest = Manifest::parse(&text)
-            .map_err(|source| DatasetError::Manifest { name: name(&*store, "manifest.json"), source })?;
+        let manifest = Manifest::parse(&text).map_err(|source| DatasetError::Manifest {
+            name: name(&*store, "manifest.json"),
+            source,
+        })?;
         drop(text);
         let schema = if manifest.obs.is_some() {
             let path = "obs/schema.json";
             let text = read_whole(&*store, path, SCHEMA_LIMIT)?;
-            let schema = ObsSchema::parse(&text)
-                .map_err(|source| DatasetError::ObsSchema { name: name(&*store, path), source })?;
+            let schema = ObsSchema::parse(&text).map_err(|source| DatasetError::ObsSchema {
+                name: name(&*store, path),
+                source,
+            })?;
             Some(schema)
         } else {
             None
         };
         let tiles = Mutex::new(LruCache::new(OPEN_TILES));
-        Ok(Self { store, manifest, schema, tiles, verified: Mutex::default() })
+        Ok(Self {
+            store,
+            manifest,
+            schema,
+            tiles,
+            verified: Mutex::default(),
+        })
     }
 
     /// The manifest.
@@ -138,7 +148,9 @@ impl Dataset {
         pool: &ThreadPool,
     ) -> Result<(), DatasetError> {
         if !tile.is_verified() {
-            pool.broadcast(|_| self.verify(tile)).into_iter().collect::<Result<(), _>>()?;
+            pool.broadcast(|_| self.verify(tile))
+                .into_iter()
+                .collect::<Result<(), _>>()?;
         }
         let mut jobs = Vec::new();
         for (array, out) in [(Array::Indices, indices), (Array::Data, data)] {
@@ -157,8 +169,12 @@ impl Dataset {
     pub fn column(&self, _tile: TileId, _column: usize) -> Result<ArrayRef, DatasetError> {
         unimplemented!()
     }
-    pub fn text_bytes(&self, _array: &ArrayRef) -> Option<u64> { None }
-    pub fn obs_fault(&self, _tile: TileId, _column: usize, _error: &crate::view::arrow::EncodeError) -> DatasetError { unimplemented!() }
+    pub fn text_bytes(&self, _array: &ArrayRef) -> Option<u64> {
+        None
+    }
+    pub fn obs_fault(&self, _tile: TileId, _column: usize, _error: &crate::view::arrow::EncodeError) -> DatasetError {
+        unimplemented!()
+    }
 
     /// Closes tile `id`, so that the next use looks at the file again.
     pub fn forget(&self, id: TileId) {

@@ -31,7 +31,11 @@ impl Engine {
         chunk: usize,
         may_work: bool,
     ) -> Result<Found, ReadError> {
-        let key = Key::Chunk { tile: tile.layout().spec.id, array, chunk };
+        let key = Key::Chunk {
+            tile: tile.layout().spec.id,
+            array,
+            chunk,
+        };
         if !may_work {
             return Ok(self.cache.peek(key).map_or(Found::Later, Found::Block));
         }
@@ -55,7 +59,10 @@ impl Engine {
         let reservation = ticket.reserve(bytes);
         let dataset = self.view.dataset();
         let decode = || {
-            let out_of_memory = |source| StoreError { name: tile.name(), source };
+            let out_of_memory = |source| StoreError {
+                name: tile.name(),
+                source,
+            };
             let mut buffer = Buffer::new(bytes as usize).map_err(out_of_memory)?;
             decode_into(tile, array, chunk, buffer.bytes())?;
             dataset.verify(tile)?;
@@ -103,13 +110,24 @@ impl Engine {
             return;
         }
         let id = tile.layout().spec.id;
-        let Some(next) = tile.layout().chunks[chunk + 1..].iter().find(|next| next.nnz() > 0) else { return };
-        let (key, bytes) = (Key::Chunk { tile: id, array, chunk: next.index }, next.nnz() * 4);
+        let Some(next) = tile.layout().chunks[chunk + 1..].iter().find(|next| next.nnz() > 0) else {
+            return;
+        };
+        let (key, bytes) = (
+            Key::Chunk {
+                tile: id,
+                array,
+                chunk: next.index,
+            },
+            next.nnz() * 4,
+        );
         // What would push out the chunk that is being read is not worth making early.
         if self.cache.has(key) || self.cache.limit() < 4 * bytes {
             return;
         }
-        let Lookup::Missing(ticket) = self.cache.lookup(key) else { return };
+        let Lookup::Missing(ticket) = self.cache.lookup(key) else {
+            return;
+        };
         let (tile, next) = (tile.clone(), next.index);
         self.stats.count_prefetch();
         self.spawn(move |engine| drop(engine.decode_chunk(&tile, array, next, ticket)));

@@ -61,7 +61,10 @@ impl Engine {
         if let Some(bytes) = self.view.dataset().text_bytes(&array) {
             files.learn_tile(tile, bytes);
         }
-        files.batch().encode_message(&[array]).map_err(|error| self.view.dataset().obs_fault(tile, column, &error))
+        files
+            .batch()
+            .encode_message(&[array])
+            .map_err(|error| self.view.dataset().obs_fault(tile, column, &error))
     }
 
     /// The size of a file of a string column, which takes reading it: once.
@@ -107,7 +110,9 @@ impl Engine {
     fn measure_text(self: &Arc<Self>, column: usize) {
         let measure = Arc::new(Measure {
             column,
-            bytes: (0..self.view.dataset().manifest().n_tiles()).map(|_| OnceLock::new()).collect(),
+            bytes: (0..self.view.dataset().manifest().n_tiles())
+                .map(|_| OnceLock::new())
+                .collect(),
             next: AtomicUsize::new(0),
             working: AtomicUsize::new(self.threads),
             failed: OnceLock::new(),
@@ -155,7 +160,11 @@ impl Measure {
         let result = match self.failed.get() {
             Some(error) => Err(error.clone()),
             None => {
-                let bytes = self.bytes.iter().map(|bytes| bytes.get().copied().unwrap_or(0)).collect();
+                let bytes = self
+                    .bytes
+                    .iter()
+                    .map(|bytes| bytes.get().copied().unwrap_or(0))
+                    .collect();
                 engine.view.column(self.column).learn_all(bytes).map_err(|error| {
                     log::error!("{error}");
                     ReadError::Abandoned

@@ -88,7 +88,12 @@ impl Engine {
         let sequential = cursor.note(range.start, range.end - range.start);
         let mut missing = self.view.extents(node, range);
         missing.reverse();
-        let gather = Gather { missing, parts: Vec::new(), done: Box::new(done), sequential };
+        let gather = Gather {
+            missing,
+            parts: Vec::new(),
+            done: Box::new(done),
+            sequential,
+        };
         self.gather(gather, false);
     }
 
@@ -123,7 +128,9 @@ impl Engine {
 
     /// Goes on with a read that waited for `block`.
     fn take(self: Arc<Self>, mut gather: Gather, block: Arc<Block>) {
-        let Some(extent) = gather.missing.pop() else { return gather.finish() };
+        let Some(extent) = gather.missing.pop() else {
+            return gather.finish();
+        };
         match self.cut(&extent, block) {
             Ok((part, rest)) => {
                 gather.parts.push(part);
@@ -143,16 +150,14 @@ impl Engine {
             }
             Extent::Stored { .. } => Ok(Resolved::Later),
             Extent::Array { tile, array, bytes } => self.resolve_array(*tile, *array, bytes, may_work, sequential),
-            Extent::Column { tile, column, .. } => {
-                Ok(match self.column_block(*tile, *column, may_work)? {
-                    super::chunk::Found::Block(block) => {
-                        let (part, rest) = self.cut(extent, block)?;
-                        Resolved::Part(part, rest)
-                    }
-                    super::chunk::Found::Busy(pending) => Resolved::Wait(pending),
-                    super::chunk::Found::Later => Resolved::Later,
-                })
-            }
+            Extent::Column { tile, column, .. } => Ok(match self.column_block(*tile, *column, may_work)? {
+                super::chunk::Found::Block(block) => {
+                    let (part, rest) = self.cut(extent, block)?;
+                    Resolved::Part(part, rest)
+                }
+                super::chunk::Found::Busy(pending) => Resolved::Wait(pending),
+                super::chunk::Found::Later => Resolved::Later,
+            }),
         }
     }
 
@@ -165,7 +170,10 @@ impl Engine {
         sequential: bool,
     ) -> Result<Resolved, ReadError> {
         if let Some(whole) = self.whole_block(tile, array) {
-            return Ok(Resolved::Part(Part::Block(whole, bytes.start as usize..bytes.end as usize), None));
+            return Ok(Resolved::Part(
+                Part::Block(whole, bytes.start as usize..bytes.end as usize),
+                None,
+            ));
         }
         let dataset = self.view.dataset();
         let opened = match dataset.opened(tile) {
@@ -204,7 +212,10 @@ impl Engine {
         match extent {
             Extent::Array { tile, array, bytes } => {
                 let opened = self.tile(*tile)?;
-                let chunk = opened.layout().chunk_of_nonzero(bytes.start / 4).ok_or(ReadError::Abandoned)?;
+                let chunk = opened
+                    .layout()
+                    .chunk_of_nonzero(bytes.start / 4)
+                    .ok_or(ReadError::Abandoned)?;
                 Ok(cut_array(&opened, *tile, *array, chunk, bytes, block))
             }
             Extent::Column { bytes, .. } => {
@@ -243,9 +254,10 @@ impl Engine {
                 return Err(DatasetError::Changed { name: object.name() });
             }
             let mut bytes = vec![0; (range.end - range.start) as usize];
-            object
-                .read_at(&mut bytes, range.start)
-                .map_err(|source| StoreError { name: object.name(), source })?;
+            object.read_at(&mut bytes, range.start).map_err(|source| StoreError {
+                name: object.name(),
+                source,
+            })?;
             Ok(bytes)
         };
         read().map_err(|error| self.tell(error))
@@ -277,7 +289,11 @@ fn cut_array(
     let end = bytes.end.min(nonzeros.end * 4);
     let start = nonzeros.start * 4;
     let part = Part::Block(block, (bytes.start - start) as usize..(end - start) as usize);
-    let rest = (end < bytes.end).then_some(Extent::Array { tile, array, bytes: end..bytes.end });
+    let rest = (end < bytes.end).then_some(Extent::Array {
+        tile,
+        array,
+        bytes: end..bytes.end,
+    });
     (part, rest)
 }
 
@@ -285,6 +301,9 @@ fn cut_array(
 fn indptr_bytes(tile: &Tile, bytes: Range<u64>) -> Vec<u8> {
     let entries = (bytes.start / 8) as usize..bytes.end.div_ceil(8) as usize;
     let skip = (bytes.start % 8) as usize;
-    let whole: Vec<u8> = tile.indptr()[entries].iter().flat_map(|entry| entry.to_le_bytes()).collect();
+    let whole: Vec<u8> = tile.indptr()[entries]
+        .iter()
+        .flat_map(|entry| entry.to_le_bytes())
+        .collect();
     whole[skip..skip + (bytes.end - bytes.start) as usize].to_vec()
 }

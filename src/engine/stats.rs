@@ -72,7 +72,12 @@ impl Stats {
 
     /// A request failed, or a part of the dataset did.
     pub fn count_error(&self, kind: &'static str) {
-        *self.errors.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
+        *self
+            .errors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(kind)
+            .or_default() += 1;
     }
 
     pub(super) fn count_chunk(&self, bytes: u64) {

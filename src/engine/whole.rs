@@ -38,7 +38,9 @@ impl Engine {
 
     /// The whole array if it is there.
     pub(super) fn whole_block(&self, tile: TileId, array: Array) -> Option<Arc<Block>> {
-        self.tmpfs.as_ref().and_then(|_| self.cache.peek(Key::Whole { tile, array }))
+        self.tmpfs
+            .as_ref()
+            .and_then(|_| self.cache.peek(Key::Whole { tile, array }))
     }
 
     fn make_whole(self: &Arc<Self>, key: Key, tile: TileId, array: Array, done: Done) {
@@ -74,7 +76,11 @@ impl Engine {
                 return deliver(ticket.finish(Err(Failure::Failed(Arc::new(error)))));
             }
         };
-        let chunks = if array == Array::Indptr { 1 } else { tile.layout().chunks.len() };
+        let chunks = if array == Array::Indptr {
+            1
+        } else {
+            tile.layout().chunks.len()
+        };
         let workers = self.threads.min(chunks.max(1));
         let fill = Arc::new(Fill {
             tile,
@@ -94,12 +100,7 @@ impl Engine {
     }
 
     /// A file of `bytes` bytes with its memory, unless open files fill the budget.
-    fn make_room(
-        &self,
-        tile: &Tile,
-        bytes: u64,
-        ticket: &Ticket,
-    ) -> Result<Option<(File, Reservation)>, DatasetError> {
+    fn make_room(&self, tile: &Tile, bytes: u64, ticket: &Ticket) -> Result<Option<(File, Reservation)>, DatasetError> {
         let Some(tmpfs) = &self.tmpfs else { return Ok(None) };
         let limit = self.cache.limit();
         let for_files = limit - (limit / 2).min(LEAST_FOR_READS.max(limit / 8));
@@ -107,7 +108,9 @@ impl Engine {
         if self.cache.pinned_bytes().saturating_add(rounded) > for_files {
             return Ok(None);
         }
-        let Some(reservation) = ticket.reserve(rounded) else { return Ok(None) };
+        let Some(reservation) = ticket.reserve(rounded) else {
+            return Ok(None);
+        };
         match tmpfs.file(bytes) {
             Ok(file) => Ok(Some((file, reservation))),
             Err(error) => {
@@ -140,7 +143,15 @@ impl Fill {
             Ok(Err(error)) => drop(self.failed.set(Arc::new(error))),
             Err(_) => {
                 let source = std::io::Error::other("decoding panicked");
-                drop(self.failed.set(Arc::new(StoreError { name: self.tile.name(), source }.into())));
+                drop(
+                    self.failed.set(Arc::new(
+                        StoreError {
+                            name: self.tile.name(),
+                            source,
+                        }
+                        .into(),
+                    )),
+                );
             }
         }
         if self.working.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -151,7 +162,12 @@ impl Fill {
     fn work(&self, engine: &Arc<Engine>) -> Result<(), DatasetError> {
         engine.view.dataset().verify(&self.tile)?;
         if self.array == Array::Indptr {
-            let bytes: Vec<u8> = self.tile.indptr().iter().flat_map(|entry| entry.to_le_bytes()).collect();
+            let bytes: Vec<u8> = self
+                .tile
+                .indptr()
+                .iter()
+                .flat_map(|entry| entry.to_le_bytes())
+                .collect();
             return self.write(0, bytes.len(), |out| {
                 out.copy_from_slice(&bytes);
                 Ok(())
@@ -159,9 +175,15 @@ impl Fill {
         }
         let id = self.tile.layout().spec.id;
         while self.failed.get().is_none() {
-            let Some(chunk) = self.tile.layout().chunks.get(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let Some(chunk) = self.tile.layout().chunks.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
+                break;
+            };
             let length = chunk.nnz() as usize * 4;
-            let key = Key::Chunk { tile: id, array: self.array, chunk: chunk.index };
+            let key = Key::Chunk {
+                tile: id,
+                array: self.array,
+                chunk: chunk.index,
+            };
             let decoded = engine.cache.peek(key);
             self.write(chunk.nonzeros.start * 4, length, |out| match decoded {
                 Some(block) => {
@@ -186,8 +208,10 @@ impl Fill {
         if length == 0 {
             return Ok(());
         }
-        let mut window = Window::open(&self.file, offset, length)
-            .map_err(|source| StoreError { name: self.tile.name(), source })?;
+        let mut window = Window::open(&self.file, offset, length).map_err(|source| StoreError {
+            name: self.tile.name(),
+            source,
+        })?;
         fill(window.bytes())
     }
 
@@ -209,15 +233,24 @@ impl Fill {
         if outcome.is_ok() {
             let (tile, array) = (self.tile.layout().spec.id, self.array);
             let chunks = 0..self.tile.layout().chunks.len();
-            engine.cache.discard(chunks.map(|chunk| Key::Chunk { tile, array, chunk }));
+            engine
+                .cache
+                .discard(chunks.map(|chunk| Key::Chunk { tile, array, chunk }));
         }
         deliver(outcome);
     }
 
     fn block(&self, reservation: Reservation) -> Result<Block, DatasetError> {
-        let failed = |source| StoreError { name: self.tile.name(), source };
+        let failed = |source| StoreError {
+            name: self.tile.name(),
+            source,
+        };
         let file = self.file.try_clone().map_err(failed)?;
-        let map = if self.bytes == 0 { None } else { Some(map_finished(&file).map_err(failed)?) };
+        let map = if self.bytes == 0 {
+            None
+        } else {
+            Some(map_finished(&file).map_err(failed)?)
+        };
         Ok(Block::from_file(file, map, reservation))
     }
 }

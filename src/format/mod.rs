@@ -4,9 +4,10 @@
 //! opens a file, starts a thread or allocates more than the bytes it was handed can justify.
 
 pub mod decode;
-mod kernels;
+pub mod encode;
 pub mod fingerprint;
 pub mod json;
+mod kernels;
 pub mod manifest;
 pub mod obs;
 pub mod tile;

@@ -35,7 +35,11 @@ pub(super) struct NodeAttributes {
 impl NodeAttributes {
     /// `root` is what the store says of the dataset's root.
     pub(super) fn new(ownership: Ownership, root: Attributes) -> Self {
-        Self { ownership, root, known: Mutex::default() }
+        Self {
+            ownership,
+            root,
+            known: Mutex::default(),
+        }
     }
 
     /// Whether the attributes of `node` are known without asking the store.
@@ -47,15 +51,27 @@ impl NodeAttributes {
     pub(super) fn of(&self, view: &View, node: Node, size: u64) -> FileAttr {
         let store = view.dataset().store();
         let sources: Vec<Attributes> = view.sources(node).iter().map(|path| self.ask(store, path)).collect();
-        let access = sources.iter().map(|source| source.access).reduce(Access::and).unwrap_or(self.root.access);
-        let modified = sources.iter().map(|source| source.modified).max().unwrap_or(self.root.modified);
+        let access = sources
+            .iter()
+            .map(|source| source.access)
+            .reduce(Access::and)
+            .unwrap_or(self.root.access);
+        let modified = sources
+            .iter()
+            .map(|source| source.modified)
+            .max()
+            .unwrap_or(self.root.modified);
         self.attributes(view, node, size, access, modified)
     }
 
     fn attributes(&self, view: &View, node: Node, size: u64, access: Access, modified: SystemTime) -> FileAttr {
         let folder = view.is_folder(node);
         let (kind, own, nlink) = match folder {
-            true => (FileType::Directory, access.folder_mode(), 2 + view.folders_in(node).min(u32::MAX as u64 - 2)),
+            true => (
+                FileType::Directory,
+                access.folder_mode(),
+                2 + view.folders_in(node).min(u32::MAX as u64 - 2),
+            ),
             false => (FileType::RegularFile, access.file_mode(), 1),
         };
         let perm = match self.ownership.mode {
@@ -87,7 +103,10 @@ impl NodeAttributes {
             return Some(self.root);
         }
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(path).filter(|(when, _)| when.elapsed() < BELIEVED).map(|&(_, attributes)| attributes)
+        known
+            .get(path)
+            .filter(|(when, _)| when.elapsed() < BELIEVED)
+            .map(|&(_, attributes)| attributes)
     }
 
     /// What the store says of `path`. A file that is not there is as accessible as the root: reading it fails.

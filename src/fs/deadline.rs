@@ -71,7 +71,9 @@ impl Deadlines {
         let requests = Arc::new(Requests::default());
         let (stop, stopped) = channel();
         let watched = requests.clone();
-        std::thread::Builder::new().name("deadline".into()).spawn(move || watch(&watched, limit, &stopped, expired))?;
+        std::thread::Builder::new()
+            .name("deadline".into())
+            .spawn(move || watch(&watched, limit, &stopped, expired))?;
         Ok(Self { requests, _stop: stop })
     }
 
@@ -80,7 +82,11 @@ impl Deadlines {
         let id = self.requests.next.fetch_add(1, Ordering::Relaxed);
         let reply = Arc::new(Mutex::new(Some(reply)));
         lock(&self.requests.waiting).insert(id, (Instant::now(), Box::new(reply.clone())));
-        Guarded { id, reply, requests: self.requests.clone() }
+        Guarded {
+            id,
+            reply,
+            requests: self.requests.clone(),
+        }
     }
 }
 
@@ -89,7 +95,11 @@ fn watch(requests: &Requests, limit: Duration, stopped: &Receiver<()>, expired: 
     while stopped.recv_timeout(step) == Err(RecvTimeoutError::Timeout) {
         let late: Vec<_> = {
             let mut waiting = lock(&requests.waiting);
-            let ids: Vec<u64> = waiting.iter().filter(|(_, (since, _))| since.elapsed() >= limit).map(|(&id, _)| id).collect();
+            let ids: Vec<u64> = waiting
+                .iter()
+                .filter(|(_, (since, _))| since.elapsed() >= limit)
+                .map(|(&id, _)| id)
+                .collect();
             ids.into_iter().filter_map(|id| waiting.remove(&id)).collect()
         };
         for (_, request) in late {

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     AccessFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -96,7 +96,9 @@ impl DatasetFs {
         let (timed_out, seconds) = (engine.clone(), serve.request_timeout.as_secs_f64());
         let deadlines = Deadlines::new(serve.request_timeout, move || {
             timed_out.stats().count_error("timeout");
-            log::error!("a request got an I/O error after {seconds} s without an answer; is the dataset's storage hung?");
+            log::error!(
+                "a request got an I/O error after {seconds} s without an answer; is the dataset's storage hung?"
+            );
         })?;
         let asking = ThreadPoolBuilder::new()
             .num_threads(ASKING_THREADS)
@@ -112,7 +114,10 @@ impl DatasetFs {
             next_handle: AtomicU64::new(1),
             engine,
         };
-        Ok(Self { shared: Arc::new(shared), deadlines })
+        Ok(Self {
+            shared: Arc::new(shared),
+            deadlines,
+        })
     }
 
     fn node(&self, inode: INodeNo) -> Option<Node> {
@@ -135,7 +140,9 @@ impl Shared {
             }
             Ok(size) => {
                 let asker = shared.clone();
-                shared.asking.spawn(move || done(Ok(asker.attributes.of(asker.engine.view(), node, size))));
+                shared
+                    .asking
+                    .spawn(move || done(Ok(asker.attributes.of(asker.engine.view(), node, size))));
             }
             Err(_) => done(Err(Errno::EIO)),
         });
@@ -157,7 +164,8 @@ impl Shared {
             Next::Wait => {}
             Next::Decide if self.engine.has_files() => {
                 let shared = self.clone();
-                self.engine.whole(tile, array, move |decision| shared.open_files.decided(inode, decision));
+                self.engine
+                    .whole(tile, array, move |decision| shared.open_files.decided(inode, decision));
             }
             Next::Decide => self.open_files.decided(inode, Ok(None)),
         }
@@ -181,7 +189,10 @@ impl Filesystem for DatasetFs {
         if self.shared.engine.has_files() {
             let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
             if !passthrough || config.set_max_stack_depth(1).is_err() {
-                return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel has no FUSE passthrough"));
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "this kernel has no FUSE passthrough",
+                ));
             }
         }
         Ok(())
@@ -206,7 +217,9 @@ impl Filesystem for DatasetFs {
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         shielded(|| {
-            let Some(node) = self.node(inode) else { return reply.error(Errno::ENOENT) };
+            let Some(node) = self.node(inode) else {
+                return reply.error(Errno::ENOENT);
+            };
             let guarded = self.deadlines.guard(reply);
             self.shared.with_attributes(node, move |attributes| {
                 let Some(reply) = guarded.take() else { return };
@@ -220,21 +233,34 @@ impl Filesystem for DatasetFs {
 
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         shielded(|| {
-            let Some(node) = self.node(inode) else { return reply.error(Errno::ENOENT) };
+            let Some(node) = self.node(inode) else {
+                return reply.error(Errno::ENOENT);
+            };
             if flags.acc_mode() != OpenAccMode::O_RDONLY {
                 return reply.error(Errno::EROFS);
             }
             let engine = &self.shared.engine;
             let snapshot = (node == Node::Stats).then(|| engine.stats_json());
             let fresh = snapshot.is_some();
-            let handle = self.shared.add_handle(Handle { node, cursor: Cursor::default(), snapshot });
+            let handle = self.shared.add_handle(Handle {
+                node,
+                cursor: Cursor::default(),
+                snapshot,
+            });
             if let Node::TileArray(tile, array) = node {
                 let reply = self.deadlines.guard(reply);
                 return self.shared.open_array(node, tile, array, Opening { handle, reply });
             }
             engine.stats().count_open(OpenMode::Fuse);
             // What changes from open to open must not be answered from the kernel's memory of the last one.
-            reply.opened(handle, if fresh { FopenFlags::FOPEN_NOFLUSH } else { daemon_flags() });
+            reply.opened(
+                handle,
+                if fresh {
+                    FopenFlags::FOPEN_NOFLUSH
+                } else {
+                    daemon_flags()
+                },
+            );
         });
     }
 
@@ -250,7 +276,9 @@ impl Filesystem for DatasetFs {
         reply: ReplyData,
     ) {
         shielded(|| {
-            let Some(handle) = self.shared.handles().get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
+            let Some(handle) = self.shared.handles().get(&handle.0).cloned() else {
+                return reply.error(Errno::EBADF);
+            };
             let engine = &self.shared.engine;
             if let Some(snapshot) = &handle.snapshot {
                 let start = (offset as usize).min(snapshot.len());
@@ -301,17 +329,13 @@ impl Filesystem for DatasetFs {
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+        reply.opened(
+            FileHandle(0),
+            FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+        );
     }
 
-    fn readdir(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         shielded(move || {
             let view = self.shared.engine.view();
             let Some(folder) = view.node(inode.0).filter(|&node| view.is_folder(node)) else {
@@ -327,7 +351,11 @@ impl Filesystem for DatasetFs {
                         None => break,
                     },
                 };
-                let kind = if view.is_folder(node) { FileType::Directory } else { FileType::RegularFile };
+                let kind = if view.is_folder(node) {
+                    FileType::Directory
+                } else {
+                    FileType::RegularFile
+                };
                 if reply.add(INodeNo(view.inode(node)), position + 1, kind, name) {
                     break;
                 }

@@ -22,7 +22,11 @@ enum Serving {
     /// The array is being decoded; these wait for it.
     Undecided(Vec<Opening>),
     /// The kernel serves it. Dropped in this order: the kernel's hold on the file, then the block's pin.
-    Kernel { backing: BackingId, _pin: Pin, opens: usize },
+    Kernel {
+        backing: BackingId,
+        _pin: Pin,
+        opens: usize,
+    },
     /// The daemon serves it.
     Daemon { opens: usize },
 }
@@ -48,7 +52,10 @@ pub(super) fn daemon_flags() -> FopenFlags {
 
 impl OpenFiles {
     pub(super) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, serving: Mutex::default() }
+        Self {
+            engine,
+            serving: Mutex::default(),
+        }
     }
 
     /// Answers an open of `inode` in the mode it is in, or has it wait for the mode to be decided.
@@ -79,14 +86,22 @@ impl OpenFiles {
     /// Answers everybody who waits for `inode`: from `pin` if there is one.
     pub(super) fn decided(&self, inode: u64, decision: Result<Option<Pin>, ReadError>) {
         let mut serving = self.lock();
-        let Some(Serving::Undecided(waiting)) = serving.remove(&inode) else { return };
+        let Some(Serving::Undecided(waiting)) = serving.remove(&inode) else {
+            return;
+        };
         // Those whose time was up are not there any more, and will never be released.
-        let waiting: Vec<_> =
-            waiting.into_iter().filter_map(|opening| Some((opening.handle, opening.reply.take()?))).collect();
+        let waiting: Vec<_> = waiting
+            .into_iter()
+            .filter_map(|opening| Some((opening.handle, opening.reply.take()?)))
+            .collect();
         let Some((_, first)) = waiting.first() else { return };
         let pin = match decision {
             Ok(pin) => pin,
-            Err(_) => return waiting.into_iter().for_each(|(_, reply)| reply.error(fuser::Errno::EIO)),
+            Err(_) => {
+                return waiting
+                    .into_iter()
+                    .for_each(|(_, reply)| reply.error(fuser::Errno::EIO));
+            }
         };
         let opens = waiting.len();
         match pin.and_then(|pin| Some((backing(first, &pin)?, pin))) {
@@ -94,7 +109,14 @@ impl OpenFiles {
                 for (handle, reply) in waiting {
                     self.by_kernel(reply, handle, &backing);
                 }
-                serving.insert(inode, Serving::Kernel { backing, _pin: pin, opens });
+                serving.insert(
+                    inode,
+                    Serving::Kernel {
+                        backing,
+                        _pin: pin,
+                        opens,
+                    },
+                );
             }
             None => {
                 for (handle, reply) in waiting {
@@ -108,7 +130,9 @@ impl OpenFiles {
     /// Forgets one open of `inode`.
     pub(super) fn release(&self, inode: u64) {
         let mut serving = self.lock();
-        let Some(Serving::Kernel { opens, .. } | Serving::Daemon { opens }) = serving.get_mut(&inode) else { return };
+        let Some(Serving::Kernel { opens, .. } | Serving::Daemon { opens }) = serving.get_mut(&inode) else {
+            return;
+        };
         *opens -= 1;
         if *opens == 0 {
             let last = serving.remove(&inode);

@@ -32,7 +32,11 @@ struct Text {
 impl ColumnFiles {
     /// The files of every column of `schema`.
     pub(super) fn all(schema: &ObsSchema, manifest: &Manifest) -> Result<Vec<Self>, LayoutError> {
-        schema.columns.iter().map(|column| Self::new(column, manifest.into())).collect()
+        schema
+            .columns
+            .iter()
+            .map(|column| Self::new(column, manifest.into()))
+            .collect()
     }
 
     fn new(column: &ObsColumn, tiling: Tiling) -> Result<Self, LayoutError> {
@@ -42,7 +46,13 @@ impl ColumnFiles {
         if text.is_none() {
             let _ = all.set(FileLayout::all_tiles(batch.clone(), tiling, &[])?);
         }
-        Ok(Self { file_name: column_file_name(&column.name, ".arrow"), batch, tiling, text, all })
+        Ok(Self {
+            file_name: column_file_name(&column.name, ".arrow"),
+            batch,
+            tiling,
+            text,
+            all,
+        })
     }
 
     /// The files' name.
@@ -63,7 +73,10 @@ impl ColumnFiles {
     /// Takes note of how many bytes of text a tile's rows have.
     pub fn learn_tile(&self, tile: TileId, bytes: u64) {
         if let Some(text) = &self.text {
-            text.tiles.lock().unwrap_or_else(PoisonError::into_inner).insert(tile, bytes);
+            text.tiles
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(tile, bytes);
         }
     }
 
@@ -102,7 +115,11 @@ impl Text {
         if let Some(all) = self.all.get() {
             return all.get(tile).copied();
         }
-        self.tiles.lock().unwrap_or_else(PoisonError::into_inner).get(&tile).copied()
+        self.tiles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&tile)
+            .copied()
     }
 }
 
@@ -115,7 +132,11 @@ pub(super) fn extents(
 ) -> Vec<Extent> {
     let piece = |extent| match extent {
         arrow::Extent::Literal(bytes) => Extent::literal(bytes.into_owned()),
-        arrow::Extent::Message { batch, range } => Extent::Column { tile: tile(batch), column, bytes: range },
+        arrow::Extent::Message { batch, range } => Extent::Column {
+            tile: tile(batch),
+            column,
+            bytes: range,
+        },
     };
     layout.extents(range).map(piece).collect()
 }

@@ -26,8 +26,11 @@ use crate::store::StoreError;
 pub const STATS_BYTES: u64 = 8192;
 
 /// The arrays in a tile's folder, by file name.
-const TILE_FILES: [(&str, Array); 3] =
-    [("indptr.i64", Array::Indptr), ("indices.i32", Array::Indices), ("data.i32", Array::Data)];
+const TILE_FILES: [(&str, Array); 3] = [
+    ("indptr.i64", Array::Indptr),
+    ("indices.i32", Array::Indices),
+    ("data.i32", Array::Data),
+];
 
 /// A file or folder of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,9 +78,17 @@ pub enum Extent {
     /// Bytes that are known.
     Literal(Arc<[u8]>, Range<usize>),
     /// Bytes of a tile's decoded array.
-    Array { tile: TileId, array: Array, bytes: Range<u64> },
+    Array {
+        tile: TileId,
+        array: Array,
+        bytes: Range<u64>,
+    },
     /// Bytes of the message that holds a tile's rows of an obs column.
-    Column { tile: TileId, column: usize, bytes: Range<u64> },
+    Column {
+        tile: TileId,
+        column: usize,
+        bytes: Range<u64>,
+    },
     /// Bytes of a stored file.
     Stored { file: usize, bytes: Range<u64> },
 }
@@ -122,7 +133,12 @@ impl View {
         };
         let stored = stored_files(&dataset)?;
         let readme = readme::text(&dataset, &columns).into_bytes().into();
-        Ok(Self { dataset, stored, columns, readme })
+        Ok(Self {
+            dataset,
+            stored,
+            columns,
+            readme,
+        })
     }
 
     /// The dataset.
@@ -211,7 +227,10 @@ impl View {
 
     /// Whether the node is a folder.
     pub fn is_folder(&self, node: Node) -> bool {
-        matches!(node, Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_))
+        matches!(
+            node,
+            Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_)
+        )
     }
 
     /// The folder a node is in; the root is in itself.
@@ -243,7 +262,9 @@ impl View {
             Node::Obs => {
                 let stored = self.stored_in(Node::Obs);
                 let mut fixed = stored.clone();
-                fixed.nth(position).or_else(|| column(position - stored.count()).map(Node::Column))
+                fixed
+                    .nth(position)
+                    .or_else(|| column(position - stored.count()).map(Node::Column))
             }
             Node::Tile(tile) => match TILE_FILES.get(position) {
                 Some(&(_, array)) => Some(Node::TileArray(tile, array)),
@@ -321,7 +342,10 @@ impl View {
     }
 
     fn shard_of(&self, tile: TileId) -> usize {
-        self.manifest().obs.as_ref().map_or(0, |obs| tile / obs.tiles_per_file as usize)
+        self.manifest()
+            .obs
+            .as_ref()
+            .map_or(0, |obs| tile / obs.tiles_per_file as usize)
     }
 
     /// The size of a file; folders have none.
@@ -345,12 +369,21 @@ impl View {
     pub fn extents(&self, node: Node, range: Range<u64>) -> Vec<Extent> {
         match node {
             Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_) | Node::Stats => Vec::new(),
-            Node::Readme => vec![Extent::Literal(self.readme.clone(), range.start as usize..range.end as usize)],
+            Node::Readme => vec![Extent::Literal(
+                self.readme.clone(),
+                range.start as usize..range.end as usize,
+            )],
             Node::Stored(file) => vec![Extent::Stored { file, bytes: range }],
-            Node::TileArray(tile, array) => vec![Extent::Array { tile, array, bytes: range }],
+            Node::TileArray(tile, array) => vec![Extent::Array {
+                tile,
+                array,
+                bytes: range,
+            }],
             Node::Column(column) => {
                 let layout = self.columns[column].of_all_cells();
-                layout.map_or_else(Vec::new, |l| columns::extents(l, range, column, |batch| batch as TileId))
+                layout.map_or_else(Vec::new, |l| {
+                    columns::extents(l, range, column, |batch| batch as TileId)
+                })
             }
             Node::TileColumn(tile, column) => {
                 let layout = self.columns[column].of_tile(tile, self.manifest().tile_cells(tile));
@@ -374,7 +407,9 @@ impl View {
     }
 
     fn stored_in(&self, folder: Node) -> impl Iterator<Item = Node> + Clone + '_ {
-        (0..self.stored.len()).filter(move |&file| self.stored[file].folder == folder).map(Node::Stored)
+        (0..self.stored.len())
+            .filter(move |&file| self.stored[file].folder == folder)
+            .map(Node::Stored)
     }
 }
 
@@ -408,7 +443,12 @@ fn stored_files(dataset: &Dataset) -> Result<Vec<Stored>, StoreError> {
     stored
         .map(|(path, folder, name, _)| {
             let bytes = dataset.store().attributes(path)?.size;
-            Ok(Stored { path, folder, name, bytes })
+            Ok(Stored {
+                path,
+                folder,
+                name,
+                bytes,
+            })
         })
         .collect()
 }

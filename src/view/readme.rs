@@ -40,9 +40,18 @@ WHAT IS HERE
     }
     for (there, line) in [
         (true, "manifest.json                sizes of everything, as stored"),
-        (manifest.has_var_table, "var.parquet                  the gene table, a row a gene in column order"),
-        (manifest.has_var_names, "var_names.txt                a gene name a line, in column order"),
-        (manifest.has_gene_order, "gene_order.npy               column j was column gene_order[j] of the source"),
+        (
+            manifest.has_var_table,
+            "var.parquet                  the gene table, a row a gene in column order",
+        ),
+        (
+            manifest.has_var_names,
+            "var_names.txt                a gene name a line, in column order",
+        ),
+        (
+            manifest.has_gene_order,
+            "gene_order.npy               column j was column gene_order[j] of the source",
+        ),
         (true, ".dcfs/stats.json             what the daemon has done so far"),
     ] {
         if there {
