@@ -568,3 +568,34 @@ where
         .collect::<Result<Vec<_>, _>>()?;
     assemble(rows.n_genes, rows.indptr, &chunks)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::plain;
+    use super::*;
+
+    fn rows<'a>(n_genes: u32, indptr: &'a [i64], genes: &'a [i64], counts: &'a [i64]) -> CsrRows<'a, i64, i64> {
+        CsrRows::new(n_genes, indptr, genes, counts).unwrap()
+    }
+
+    #[test]
+    fn real_tiles_encode_again_to_the_same_bytes() {
+        let Some(root) = crate::testdata::root() else { return };
+        let mut tiles = 0;
+        for dataset in ["pbmc3k", "pbmc_facs", "celseq2"] {
+            for entry in fs::read_dir(root.join(format!("real/{dataset}.dc/tiles"))).unwrap() {
+                let path = entry.unwrap().path();
+                let stored = fs::read(&path).unwrap();
+                let tile = plain::read(&stored);
+                let rows = rows(tile.n_genes, &tile.indptr, &tile.indices, &tile.counts);
+                let ours = encode_tile(&rows, 8, 19).unwrap();
+                assert_eq!(plain::read(&ours), tile, "{}: chunks and entries", path.display());
+                eprintln!("{} {} {} {}", path.display(), stored.len(), ours.len(), stored == ours);
+                tiles += 1;
+            }
+        }
+        assert!(tiles > 10, "{tiles} tiles found");
+    }
+}

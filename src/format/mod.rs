@@ -10,6 +10,8 @@ pub mod json;
 mod kernels;
 pub mod manifest;
 pub mod obs;
+#[cfg(test)]
+pub(crate) mod plain;
 pub mod tile;
 
 /// Position of a tile in the dataset, from 0.

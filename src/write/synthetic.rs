@@ -663,3 +663,41 @@ fn count(chance: f32, mean: f32) -> i32 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measure() {
+        let t = std::time::Instant::now();
+        let options = SyntheticOptions {
+            n_cells: 2000,
+            n_genes: 38094,
+            tile_size: 2000,
+            mean_nnz_per_cell: 4700,
+            ..Default::default()
+        };
+        let s = Synthetic::new(options).unwrap();
+        eprintln!("new {:?}", t.elapsed());
+        let t = std::time::Instant::now();
+        let csr = s.tile(0);
+        eprintln!(
+            "tile {:?} nnz/cell {} total/cell {} max {:?}",
+            t.elapsed(),
+            csr.indices.len() as f64 / 2000.0,
+            csr.counts.iter().map(|&c| c as i64).sum::<i64>() as f64 / 2000.0,
+            csr.counts.iter().max()
+        );
+        let ones = csr.counts.iter().filter(|&&c| c == 1).count() as f64 / csr.counts.len() as f64;
+        let gap1 = csr.indices.windows(2).filter(|w| w[1] - w[0] == 1).count() as f64 / csr.counts.len() as f64;
+        eprintln!("ones {ones} gap1 {gap1}");
+        let t = std::time::Instant::now();
+        let b = crate::format::encode::encode_tile(&csr.rows().unwrap(), 2, 19).unwrap();
+        eprintln!(
+            "encode {:?} bytes/nnz {}",
+            t.elapsed(),
+            b.len() as f64 / csr.indices.len() as f64
+        );
+    }
+}
