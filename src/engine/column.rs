@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use arrow::array::AsArray;
+
 use super::chunk::Found;
 use super::{Engine, ReadError};
 use crate::cache::{Block, Failure, Key, Lookup};
 use crate::dataset::DatasetError;
 use crate::format::TileId;
+use crate::view::arrow::text_bytes;
 use crate::view::{Node, Size};
 
 /// What becomes of a size.
@@ -58,13 +61,13 @@ impl Engine {
         let array = self.view.dataset().column(tile, column)?;
         self.stats.count_column();
         let files = self.view.column(column);
-        if let Some(bytes) = self.view.dataset().text_bytes(&array) {
-            files.learn_tile(tile, bytes);
+        if let Some(text) = array.as_string_opt::<i32>() {
+            files.learn_tile(tile, text_bytes(text));
         }
-        files
-            .batch()
-            .encode_message(&[array])
-            .map_err(|error| self.view.dataset().obs_fault(tile, column, &error))
+        files.batch().encode_message(&[array]).map_err(|error| {
+            let (column, reason) = (files.file_name().to_owned(), error.to_string());
+            DatasetError::Column { column, tile, reason }
+        })
     }
 
     /// The size of a file of a string column, which takes reading it: once.
@@ -150,7 +153,7 @@ impl Measure {
             let tile = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(bytes) = self.bytes.get(tile) else { break };
             let array = dataset.column(tile, self.column).map_err(|error| engine.tell(error))?;
-            let _ = bytes.set(dataset.text_bytes(&array).unwrap_or(0));
+            let _ = bytes.set(array.as_string_opt::<i32>().map_or(0, text_bytes));
         }
         Ok(())
     }

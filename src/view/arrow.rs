@@ -81,39 +81,13 @@ pub enum EncodeError {
     },
 }
 
-/// The Arrow type a column's values are stored with; for a category column that is its codes' type.
-pub fn stored_type(kind: &ColumnKind) -> DataType {
-    match kind {
-        ColumnKind::Category { codes, .. } => number_type(*codes),
-        ColumnKind::Numeric(number) => number_type(*number),
-        ColumnKind::Bool => DataType::Boolean,
-        ColumnKind::String => DataType::Utf8,
-    }
-}
-
 /// The Arrow type a column is shown with: labels, dictionary-encoded, for a category column.
 pub fn shown_type(kind: &ColumnKind) -> DataType {
     match kind {
         ColumnKind::Category { codes, .. } => {
-            DataType::Dictionary(Box::new(number_type(*codes)), Box::new(DataType::Utf8))
+            DataType::Dictionary(Box::new(codes.arrow_type()), Box::new(DataType::Utf8))
         }
-        other => stored_type(other),
-    }
-}
-
-fn number_type(number: NumericType) -> DataType {
-    match number {
-        NumericType::Int8 => DataType::Int8,
-        NumericType::Int16 => DataType::Int16,
-        NumericType::Int32 => DataType::Int32,
-        NumericType::Int64 => DataType::Int64,
-        NumericType::UInt8 => DataType::UInt8,
-        NumericType::UInt16 => DataType::UInt16,
-        NumericType::UInt32 => DataType::UInt32,
-        NumericType::UInt64 => DataType::UInt64,
-        NumericType::Float16 => DataType::Float16,
-        NumericType::Float32 => DataType::Float32,
-        NumericType::Float64 => DataType::Float64,
+        other => other.stored_type(),
     }
 }
 
@@ -168,7 +142,7 @@ impl ColumnShape {
     fn new(column: &ObsColumn) -> Self {
         Self {
             name: column.name.clone(),
-            stored: stored_type(&column.kind),
+            stored: column.kind.stored_type(),
             values: match &column.kind {
                 ColumnKind::Category { codes, categories } => {
                     Values::Codes(codes.width() as u64, categories.len() as i64)
@@ -273,7 +247,7 @@ impl BatchLayout {
 
     /// The message of one tile: the same bytes in the tile's own file and in the file of all tiles.
     ///
-    /// `arrays` has one array per column, of [`stored_type`], all of the tile's cells. Codes of -1 become nulls.
+    /// `arrays` has one array per column, of [`ColumnKind::stored_type`], all of the tile's cells. Codes of -1 become nulls.
     /// The result is as long as the layout of a file says it is, for these cells and these [`text_bytes`].
     ///
     /// # Errors
@@ -502,7 +476,7 @@ fn head(columns: &[ObsColumn], schema: &Schema) -> Result<(Vec<u8>, Vec<Block>),
 /// No cells of the column, with the whole of its vocabulary.
 fn empty_array(column: &ObsColumn) -> Result<ArrayRef, LayoutError> {
     let ColumnKind::Category { codes, categories } = &column.kind else {
-        return Ok(arrow::array::new_empty_array(&stored_type(&column.kind)));
+        return Ok(arrow::array::new_empty_array(&column.kind.stored_type()));
     };
     let found: u64 = categories.iter().map(|label| label.len() as u64).sum();
     if found > MAX_TEXT_BYTES {
@@ -827,3 +801,6 @@ impl TailWriter {
         first..last.max(first)
     }
 }
+
+#[cfg(test)]
+mod tests;
