@@ -15,9 +15,12 @@ compile_error!(
 
 pub mod cache;
 pub mod dataset;
+pub mod engine;
 pub mod format;
+pub mod fs;
 pub mod store;
 pub mod view;
+pub mod write;
 
 #[cfg(test)]
 mod testdata;

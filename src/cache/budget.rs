@@ -13,7 +13,10 @@ pub struct Budget {
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicU64::new(0) })
+        Arc::new(Self {
+            limit,
+            used: AtomicU64::new(0),
+        })
     }
 
     /// The limit in bytes.
@@ -33,7 +36,10 @@ impl Budget {
                 used.checked_add(bytes).filter(|&sum| sum <= self.limit)
             })
             .ok()
-            .map(|_| Reservation { budget: self.clone(), bytes })
+            .map(|_| Reservation {
+                budget: self.clone(),
+                bytes,
+            })
     }
 }
 

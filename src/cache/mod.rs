@@ -5,13 +5,15 @@
 
 mod block;
 mod budget;
+pub mod mapping;
+pub mod tmpfs;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-pub use block::Block;
+pub use block::{Block, Buffer};
 pub use budget::{Budget, Reservation};
 
 use crate::dataset::{Array, DatasetError};
@@ -198,7 +200,11 @@ impl Cache {
             flights: HashMap::new(),
             counters: Counters::default(),
         };
-        Arc::new(Self { budget: Budget::new(bytes), state: Mutex::new(state), most_blocks: most_blocks.max(1) })
+        Arc::new(Self {
+            budget: Budget::new(bytes),
+            state: Mutex::new(state),
+            most_blocks: most_blocks.max(1),
+        })
     }
 
     /// Finds `key`, or who makes it.
@@ -215,7 +221,12 @@ impl Cache {
         state.counters.misses += 1;
         let flight = Arc::new(Flight::default());
         state.flights.insert(key, flight.clone());
-        Lookup::Missing(Ticket { cache: self.clone(), key, flight, done: false })
+        Lookup::Missing(Ticket {
+            cache: self.clone(),
+            key,
+            flight,
+            done: false,
+        })
     }
 
     /// The block of `key` if it is there. Does not count as a lookup.
@@ -232,7 +243,11 @@ impl Cache {
     /// Keeps `block`, which is that of `key`, until the result is dropped.
     pub fn pin(self: &Arc<Self>, key: Key, block: Arc<Block>) -> Pin {
         lock(&self.state).pin(key, &block);
-        Pin { cache: self.clone(), key, block }
+        Pin {
+            cache: self.clone(),
+            key,
+            block,
+        }
     }
 
     /// Forgets the blocks of `keys` that nobody has pinned.
@@ -277,14 +292,22 @@ impl Cache {
 
     /// Bytes of the blocks that are pinned.
     pub fn pinned_bytes(&self) -> u64 {
-        lock(&self.state).pinned.values().map(|(block, _)| block.len() as u64).sum()
+        lock(&self.state)
+            .pinned
+            .values()
+            .map(|(block, _)| block.len() as u64)
+            .sum()
     }
 
     /// What has happened so far.
     pub fn counters(&self) -> Counters {
         let state = lock(&self.state);
         let pinned = state.pinned.len() as u64;
-        Counters { blocks: state.idle.len() as u64 + pinned, pinned, ..state.counters }
+        Counters {
+            blocks: state.idle.len() as u64 + pinned,
+            pinned,
+            ..state.counters
+        }
     }
 
     fn settle(&self, key: Key, flight: &Flight, outcome: &Outcome) {
@@ -320,7 +343,9 @@ impl State {
     }
 
     fn unpin(&mut self, key: Key) {
-        let Some((_, pins)) = self.pinned.get_mut(&key) else { return };
+        let Some((_, pins)) = self.pinned.get_mut(&key) else {
+            return;
+        };
         *pins -= 1;
         if *pins == 0
             && let Some((block, _)) = self.pinned.remove(&key)

@@ -3,7 +3,11 @@ use std::sync::mpsc;
 use super::*;
 
 fn key(chunk: usize) -> Key {
-    Key::Chunk { tile: 0, array: Array::Data, chunk }
+    Key::Chunk {
+        tile: 0,
+        array: Array::Data,
+        chunk,
+    }
 }
 
 fn make(cache: &Arc<Cache>, chunk: usize, bytes: usize) -> Outcome {
@@ -66,14 +70,20 @@ fn the_number_of_blocks_is_bounded_too() {
 #[test]
 fn those_who_wait_get_what_was_made_and_nobody_makes_it_twice() {
     let cache = Cache::new(1000, 100);
-    let Lookup::Missing(ticket) = cache.lookup(key(0)) else { panic!("nothing is there yet") };
+    let Lookup::Missing(ticket) = cache.lookup(key(0)) else {
+        panic!("nothing is there yet")
+    };
     let (tx, rx) = mpsc::channel();
     for _ in 0..8 {
-        let Lookup::Busy(pending) = cache.lookup(key(0)) else { panic!("it is being made") };
+        let Lookup::Busy(pending) = cache.lookup(key(0)) else {
+            panic!("it is being made")
+        };
         let tx = tx.clone();
         pending.subscribe(move |outcome| tx.send(outcome.unwrap().len()).unwrap());
     }
-    ticket.finish(Ok(Block::from_vec(vec![7; 5], cache.reserve(5)))).unwrap();
+    ticket
+        .finish(Ok(Block::from_vec(vec![7; 5], cache.reserve(5))))
+        .unwrap();
     drop(tx);
     assert_eq!(rx.iter().collect::<Vec<_>>(), [5; 8]);
     assert_eq!(cache.counters().misses, 1);
@@ -82,8 +92,12 @@ fn those_who_wait_get_what_was_made_and_nobody_makes_it_twice() {
 #[test]
 fn a_failure_reaches_those_who_wait_and_the_next_one_tries_again() {
     let cache = Cache::new(1000, 100);
-    let Lookup::Missing(ticket) = cache.lookup(key(0)) else { panic!("nothing is there yet") };
-    let Lookup::Busy(pending) = cache.lookup(key(0)) else { panic!("it is being made") };
+    let Lookup::Missing(ticket) = cache.lookup(key(0)) else {
+        panic!("nothing is there yet")
+    };
+    let Lookup::Busy(pending) = cache.lookup(key(0)) else {
+        panic!("it is being made")
+    };
     let (tx, rx) = mpsc::channel();
     pending.subscribe(move |outcome| tx.send(matches!(outcome, Err(Failure::Abandoned))).unwrap());
     drop(ticket);

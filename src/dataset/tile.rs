@@ -68,8 +68,16 @@ impl Tile {
     pub(super) fn open(store: &dyn Store, spec: TileSpec) -> Result<Self, DatasetError> {
         let object = store.open(&spec.path())?;
         let name = object.name();
-        let io_failed = |source| DatasetError::Store(StoreError { name: name.clone(), source });
-        let refused = |source| DatasetError::Tile { name: name.clone(), source };
+        let io_failed = |source| {
+            DatasetError::Store(StoreError {
+                name: name.clone(),
+                source,
+            })
+        };
+        let refused = |source| DatasetError::Tile {
+            name: name.clone(),
+            source,
+        };
         let mut head = vec![0; HEADER_BYTES.min(object.size() as usize)];
         object.read_at(&mut head, 0).map_err(io_failed)?;
         let header = Header::parse(&head, object.size(), spec).map_err(refused)?;
@@ -82,7 +90,13 @@ impl Tile {
         let indptr = tile::parse_indptr(&layout, &part(header.indptr())?).map_err(refused)?;
         let version = object.version().map_err(io_failed)?;
         let checksum = Checksum::new(HEADER_BYTES as u64..spec.bytes);
-        Ok(Self { object, layout, indptr, version, checksum })
+        Ok(Self {
+            object,
+            layout,
+            indptr,
+            version,
+            checksum,
+        })
     }
 
     /// Header and chunk table.
@@ -120,7 +134,10 @@ impl Tile {
         if self.is_verified() {
             return Ok(false);
         }
-        let found = self.checksum.join(&*self.object).map_err(|source| self.io_failed(source))?;
+        let found = self
+            .checksum
+            .join(&*self.object)
+            .map_err(|source| self.io_failed(source))?;
         let expected = self.layout.crc32;
         if found != expected {
             return Err(self.refused(TileFault::Crc { found, expected }.at(Place::File)));
@@ -144,7 +161,9 @@ impl Tile {
         let chunk = &self.layout.chunks[chunk];
         WORKSPACE.with_borrow_mut(|workspace| match array {
             Array::Indices => {
-                let gaps = workspace.streams.read(&*self.object, &[Some(&chunk.gaps), chunk.gap_exceptions.as_ref()]);
+                let gaps = workspace
+                    .streams
+                    .read(&*self.object, &[Some(&chunk.gaps), chunk.gap_exceptions.as_ref()]);
                 let (gaps, exceptions) = gaps.map_err(|source| self.io_failed(source))?;
                 let n_genes = self.layout.spec.n_genes;
                 workspace
@@ -153,21 +172,31 @@ impl Tile {
                     .map_err(|source| self.refused(source))
             }
             Array::Data => {
-                let values =
-                    workspace.streams.read(&*self.object, &[Some(&chunk.values), chunk.value_exceptions.as_ref()]);
+                let values = workspace
+                    .streams
+                    .read(&*self.object, &[Some(&chunk.values), chunk.value_exceptions.as_ref()]);
                 let (values, exceptions) = values.map_err(|source| self.io_failed(source))?;
-                workspace.decoder.values(chunk, values, exceptions, out).map_err(|source| self.refused(source))
+                workspace
+                    .decoder
+                    .values(chunk, values, exceptions, out)
+                    .map_err(|source| self.refused(source))
             }
             Array::Indptr => panic!("the indptr is not stored in chunks"),
         })
     }
 
     fn io_failed(&self, source: io::Error) -> DatasetError {
-        DatasetError::Store(StoreError { name: self.name(), source })
+        DatasetError::Store(StoreError {
+            name: self.name(),
+            source,
+        })
     }
 
     fn refused(&self, source: TileError) -> DatasetError {
-        DatasetError::Tile { name: self.name(), source }
+        DatasetError::Tile {
+            name: self.name(),
+            source,
+        }
     }
 }
 
@@ -189,11 +218,7 @@ struct Streams {
 
 impl Streams {
     /// Reads one stream and, when it has one, its exceptions. The ranges were held against the file's size.
-    fn read(
-        &mut self,
-        object: &dyn Object,
-        ranges: &[Option<&Range<u64>>; 2],
-    ) -> io::Result<(&[u8], Option<&[u8]>)> {
+    fn read(&mut self, object: &dyn Object, ranges: &[Option<&Range<u64>>; 2]) -> io::Result<(&[u8], Option<&[u8]>)> {
         let lengths = ranges.map(|range| range.map_or(0, |r| (r.end - r.start) as usize));
         let total = lengths[0] + lengths[1];
         if self.bytes.len() < total {
@@ -235,7 +260,11 @@ impl Checksum {
             range,
             trusted: AtomicBool::new(false),
             next: AtomicUsize::new(0),
-            pieces: Mutex::new(Pieces { hashers: vec![None; pieces], missing: pieces, failed: None }),
+            pieces: Mutex::new(Pieces {
+                hashers: vec![None; pieces],
+                missing: pieces,
+                failed: None,
+            }),
             finished: Condvar::new(),
         }
     }
@@ -266,7 +295,10 @@ impl Checksum {
         }
         let mut pieces = lock(&self.pieces);
         while pieces.missing > 0 {
-            pieces = self.finished.wait(pieces).unwrap_or_else(std::sync::PoisonError::into_inner);
+            pieces = self
+                .finished
+                .wait(pieces)
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         if let Some(error) = &pieces.failed {
             return Err(io::Error::new(error.kind(), error.to_string()));

@@ -24,7 +24,11 @@ const OWNER_PASSES: u16 = 0o100;
 impl Access {
     /// What the file itself says.
     pub fn of(metadata: &Metadata) -> Self {
-        Self { uid: metadata.uid(), gid: metadata.gid(), mode: (metadata.mode() & 0o777) as u16 }
+        Self {
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            mode: (metadata.mode() & 0o777) as u16,
+        }
     }
 
     /// The same file, for those who must first pass through `folder`.
@@ -34,10 +38,22 @@ impl Access {
         // A member of the folder's group is judged by the group bits alone; whether a member of the file's group
         // is one of the folder's is only known when they are the same.
         let other_of_any_group = other && passes(GROUP_PASSES);
-        let group = if self.gid == folder.gid { passes(GROUP_PASSES) } else { other_of_any_group };
-        let owner = if self.uid == folder.uid { passes(OWNER_PASSES) } else { other_of_any_group };
+        let group = if self.gid == folder.gid {
+            passes(GROUP_PASSES)
+        } else {
+            other_of_any_group
+        };
+        let owner = if self.uid == folder.uid {
+            passes(OWNER_PASSES)
+        } else {
+            other_of_any_group
+        };
         let mut mode = self.mode;
-        for (lets_pass, bits) in [(owner, 0o700), (group && (self.uid != folder.uid || owner), 0o070), (other_of_any_group, 0o007)] {
+        for (lets_pass, bits) in [
+            (owner, 0o700),
+            (group && (self.uid != folder.uid || owner), 0o070),
+            (other_of_any_group, 0o007),
+        ] {
             if !lets_pass {
                 mode &= !bits;
             }
@@ -96,7 +112,11 @@ mod tests {
     fn a_group_folder_leaves_owner_and_group() {
         let file = access(5, 6, 0o644);
         assert_eq!(file.below(access(5, 6, 0o750)).mode, 0o640);
-        assert_eq!(file.below(access(0, 6, 0o750)).mode, 0o040, "whether the owner is in the group is not known");
+        assert_eq!(
+            file.below(access(0, 6, 0o750)).mode,
+            0o040,
+            "whether the owner is in the group is not known"
+        );
         assert_eq!(file.below(access(0, 9, 0o750)).mode, 0);
     }
 

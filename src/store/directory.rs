@@ -21,7 +21,10 @@ impl Directory {
     /// # Errors
     /// When there is no directory at `path`.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let failed = |source| StoreError { name: path.display().to_string(), source };
+        let failed = |source| StoreError {
+            name: path.display().to_string(),
+            source,
+        };
         let root = path.canonicalize().map_err(failed)?;
         if !root.metadata().map_err(failed)?.is_dir() {
             return Err(failed(io::ErrorKind::NotADirectory.into()));
@@ -35,7 +38,10 @@ impl Directory {
     }
 
     fn error(&self, path: &str, source: io::Error) -> StoreError {
-        StoreError { name: self.root.join(path).display().to_string(), source }
+        StoreError {
+            name: self.root.join(path).display().to_string(),
+            source,
+        }
     }
 }
 
@@ -57,7 +63,11 @@ impl Store for Directory {
             return Err(self.error(path, reason));
         }
         let name = self.root.join(path);
-        Ok(Arc::new(LocalFile { file, name, size: metadata.len() }))
+        Ok(Arc::new(LocalFile {
+            file,
+            name,
+            size: metadata.len(),
+        }))
     }
 
     fn attributes(&self, path: &str) -> Result<Attributes, StoreError> {
@@ -69,7 +79,11 @@ impl Store for Directory {
             access = access.below(Access::of(&folder.metadata().map_err(failed)?));
         }
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(metadata.mtime().max(0) as u64);
-        Ok(Attributes { size: metadata.len(), modified, access })
+        Ok(Attributes {
+            size: metadata.len(),
+            modified,
+            access,
+        })
     }
 }
 

@@ -94,7 +94,10 @@ pub trait Store: Send + Sync {
 /// When it cannot be opened or read, or is larger than `limit` bytes.
 pub fn read_whole(store: &dyn Store, path: &str, limit: u64) -> Result<Vec<u8>, StoreError> {
     let object = store.open(path)?;
-    let failed = |source| StoreError { name: object.name(), source };
+    let failed = |source| StoreError {
+        name: object.name(),
+        source,
+    };
     if object.size() > limit {
         let reason = format!("{} bytes, expected at most {limit}", object.size());
         return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, reason)));

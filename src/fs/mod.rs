@@ -1,0 +1,9 @@
+//! The FUSE file system: inodes, handlers, open modes. It knows what a view is and nothing of the format behind it.
+
+mod attributes;
+mod deadline;
+mod handlers;
+mod open_files;
+
+pub use attributes::Ownership;
+pub use handlers::{DatasetFs, Serve};
