@@ -13,4 +13,7 @@ compile_error!(
     "deltacells tiles are little-endian and are served without conversion: big-endian hosts are not supported"
 );
 
+pub mod cache;
+pub mod cli;
 pub mod format;
+pub mod fs;

@@ -1,0 +1,1 @@
+//! Decoded arrays: budget, eviction, single flight, backing files.

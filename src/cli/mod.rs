@@ -1,0 +1,1 @@
+//! What the user types and sees, one file per command.

@@ -1,0 +1,3 @@
+//! FUSE: what the kernel asks and how it is answered. Knows no format.
+
+pub mod mount;
