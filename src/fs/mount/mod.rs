@@ -37,9 +37,9 @@ pub use fusermount::HelperError;
 pub use kernel::{may_mount, mount_id};
 pub use prepare::{Mountpoint, PrepareError, Pulse, locate, prepare, pulse};
 pub use read_ahead::ReadAhead;
-pub use unmount::{UnmountError, When, take_down};
+pub use unmount::{Target, UnmountError, When};
 
-use table::{Entry, Table};
+use table::Table;
 
 /// The device through which the kernel speaks with file system servers.
 const DEV_FUSE: &str = "/dev/fuse";
@@ -129,25 +129,31 @@ pub fn mount(mountpoint: Mountpoint, options: &MountOptions) -> Result<(OwnedFd,
         .find(|entry| entry.is_ours())
         .cloned();
     let entry = entry.ok_or_else(|| MountError::Vanished { path: path.to_owned() })?;
-    Ok((device, Mounted { entry, left: false }))
+    Ok((
+        device,
+        Mounted {
+            target: Target::new(entry),
+            left: false,
+        },
+    ))
 }
 
 /// A mount that this process made. Dropping it detaches the mount, so that none is left behind when a start fails half way.
 #[derive(Debug)]
 pub struct Mounted {
-    entry: Entry,
+    target: Target,
     left: bool,
 }
 
 impl Mounted {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
-        &self.entry.mount_point
+        &self.target.entry().mount_point
     }
 
     /// Raises the kernel's read-ahead on this mount to `kib` KiB where permitted.
     pub fn raise_read_ahead(&self, kib: u32) -> ReadAhead {
-        read_ahead::raise(self.entry.device, kib)
+        read_ahead::raise(self.target.entry().device, kib)
     }
 
     /// Unmounts, lazily if it is in use. Does nothing when it was unmounted by others; never touches a mount that is not this one.
@@ -156,10 +162,10 @@ impl Mounted {
     /// The mount is still there: something is mounted over it, or permission is lacking.
     pub fn unmount(mut self) -> Result<Unmounted, UnmountError> {
         self.left = true;
-        match take_down(&self.entry, When::Unused) {
+        match self.target.take_down(When::Unused) {
             Ok(true) => Ok(Unmounted::Now),
             Ok(false) => Ok(Unmounted::Before),
-            Err(UnmountError::Busy { .. }) => match take_down(&self.entry, When::Lazily)? {
+            Err(UnmountError::Busy { .. }) => match self.target.take_down(When::Lazily)? {
                 true => Ok(Unmounted::Lazily),
                 false => Ok(Unmounted::Before),
             },
@@ -184,7 +190,7 @@ impl Drop for Mounted {
         if self.left {
             return;
         }
-        if let Err(error) = take_down(&self.entry, When::Lazily) {
+        if let Err(error) = self.target.take_down(When::Lazily) {
             log::error!("{error}");
         }
     }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::table::{Entry, Table, describe};
-use super::unmount::{UnmountError, When, take_down};
+use super::unmount::{Target, UnmountError, When};
 
 /// How long a mount found at the mountpoint may take to say whether it lives.
 const PULSE_PATIENCE: Duration = Duration::from_secs(5);
@@ -166,10 +166,12 @@ fn clear_dead_layers(path: &Path) -> Result<(), PrepareError> {
             top.source.display(),
             path.display()
         );
-        take_down(top, When::Lazily).map_err(|reason| PrepareError::Stale {
-            path: path.to_owned(),
-            reason,
-        })?;
+        Target::new((*top).clone())
+            .take_down(When::Lazily)
+            .map_err(|reason| PrepareError::Stale {
+                path: path.to_owned(),
+                reason,
+            })?;
         if mounts()?.get(top.id).is_some_and(|entry| entry.device == top.device) {
             return Err(io_error("remove the dead mount from", path)(Errno::BUSY.into()));
         }
@@ -232,10 +234,9 @@ fn open_empty(path: &Path) -> Result<File, PrepareError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
         .map_err(|errno| io_error("open", path)(errno.into()))?;
-    match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Err(PrepareError::Contended { path: path.to_owned() }),
-        // Some network file systems have no locks for folders; there a race merely ends in two stacked mounts.
-        Ok(()) | Err(_) => {}
+    // Any other failure: some network file systems have no locks for folders; there a race merely ends in two stacked mounts.
+    if let Err(Errno::WOULDBLOCK) = rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        return Err(PrepareError::Contended { path: path.to_owned() });
     }
     match fs::read_dir(path).map_err(io_error("list", path))?.next() {
         None => Ok(File::from(folder)),

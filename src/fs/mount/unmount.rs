@@ -36,45 +36,66 @@ pub enum UnmountError {
     Kernel { path: PathBuf, source: io::Error },
 }
 
-/// Takes away the mount that `entry` describes, if it still is what it was; returns whether it was there.
-///
-/// # Errors
-/// [`UnmountError::Busy`] only for [`When::Unused`].
-pub fn take_down(entry: &Entry, when: When) -> Result<bool, UnmountError> {
-    let path = &entry.mount_point;
-    if !uppermost(entry)? {
-        return Ok(false);
-    }
-    let result = if kernel::may_mount() {
-        by_kernel(entry, when)
-    } else {
-        by_helper(path, when)
-    };
-    match result {
-        Ok(()) => Ok(true),
-        // It went by other hands, or was covered, between the look and the act.
-        Err(error) => match uppermost(entry)? {
-            true => Err(error),
-            false => Ok(false),
-        },
-    }
+/// One mount, known well enough not to be taken for another that comes after it at the same place.
+#[derive(Debug, Clone)]
+pub struct Target {
+    entry: Entry,
+    lasting_id: Option<u64>,
 }
 
-/// Whether `entry` is still mounted, and is what programs see at its path.
-fn uppermost(entry: &Entry) -> Result<bool, UnmountError> {
-    let table = Table::read().map_err(|source| UnmountError::Kernel {
-        path: entry.mount_point.clone(),
-        source,
-    })?;
-    let stack = table.stack(&entry.mount_point);
-    let same = |other: &Entry| other.id == entry.id && other.device == entry.device && other.fs_type == entry.fs_type;
-    match stack.iter().position(|other| same(other)) {
-        None => Ok(false),
-        Some(place) if place + 1 == stack.len() => Ok(true),
-        Some(place) => Err(UnmountError::Covered {
+impl Target {
+    /// The mount that `entry` described just now, if it is the uppermost one at its path.
+    pub fn new(entry: Entry) -> Self {
+        let lasting_id = kernel::lasting_id(&entry.mount_point);
+        Self { entry, lasting_id }
+    }
+
+    /// Its line in the table of mounts.
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// Takes the mount away, if it is still there; returns whether it was.
+    ///
+    /// # Errors
+    /// [`UnmountError::Busy`] only for [`When::Unused`].
+    pub fn take_down(&self, when: When) -> Result<bool, UnmountError> {
+        if !self.is_uppermost()? {
+            return Ok(false);
+        }
+        let result = if kernel::may_mount() {
+            by_kernel(&self.entry, when)
+        } else {
+            by_helper(&self.entry.mount_point, when)
+        };
+        match result {
+            Ok(()) => Ok(true),
+            // It went by other hands, or was covered, between the look and the act.
+            Err(error) => match self.is_uppermost()? {
+                true => Err(error),
+                false => Ok(false),
+            },
+        }
+    }
+
+    /// Whether the mount is still there, and is what programs see at its path.
+    fn is_uppermost(&self) -> Result<bool, UnmountError> {
+        let entry = &self.entry;
+        let table = Table::read().map_err(|source| UnmountError::Kernel {
             path: entry.mount_point.clone(),
-            fs_type: describe(&stack[place + 1].fs_type),
-        }),
+            source,
+        })?;
+        let stack = table.stack(&entry.mount_point);
+        let same =
+            |other: &Entry| other.id == entry.id && other.device == entry.device && other.fs_type == entry.fs_type;
+        match stack.iter().position(|other| same(other)) {
+            None => Ok(false),
+            Some(place) if place + 1 == stack.len() => Ok(kernel::lasting_id(&entry.mount_point) == self.lasting_id),
+            Some(place) => Err(UnmountError::Covered {
+                path: entry.mount_point.clone(),
+                fs_type: describe(&stack[place + 1].fs_type),
+            }),
+        }
     }
 }
 
