@@ -1,1 +1,3 @@
 //! Decoded arrays: budget, eviction, single flight, backing files.
+
+pub mod tmpfs;
