@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::ShardError;
+use super::{ShardError, TableFault};
 use crate::format::manifest::ManifestError;
 use crate::format::obs::ObsSchemaError;
 use crate::format::tile::{TileError, TileFault};
@@ -33,6 +33,9 @@ pub enum DatasetError {
         tile: usize,
         reason: String,
     },
+    /// A file about genes or obs as a whole is not what the manifest says.
+    #[error("{name}: {source}")]
+    Table { name: String, source: TableFault },
     /// A file is not the one it was.
     #[error("{name}: the file changed while it was read")]
     Changed { name: String },
@@ -45,6 +48,7 @@ impl DatasetError {
             Self::Store(_) => "io",
             Self::Manifest { .. } => "manifest",
             Self::ObsSchema { .. } | Self::Shard(_) | Self::Column { .. } => "obs",
+            Self::Table { .. } => "table",
             Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }) => "checksum",
             Self::Tile { .. } => "tile",
             Self::Changed { .. } => "changed",

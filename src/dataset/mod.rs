@@ -3,6 +3,7 @@
 mod error;
 mod shard;
 mod tile;
+mod verify;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -16,6 +17,7 @@ use rayon::prelude::*;
 pub use error::DatasetError;
 pub use shard::{ObsShard, ShardError, ShardFault, verify_shard};
 pub use tile::{Array, Tile};
+pub use verify::{Done, TableFault};
 
 use crate::format::TileId;
 use crate::format::manifest::{Manifest, shard_path};

@@ -437,7 +437,7 @@ fn check_columns(shard: &ObsShard, schema: &ObsSchema, faults: &mut Vec<ShardFau
 }
 
 /// Runs a part of the Parquet library, which is not free of panics when what it reads is damaged.
-fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
+pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.to_string()),
