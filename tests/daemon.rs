@@ -221,7 +221,9 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-const TESTS: &[(&str, fn(&Folder))] = &[
+type Test = (&'static str, fn(&Folder));
+
+const TESTS: &[Test] = &[
     (
         "the_launcher_ends_when_the_mount_answers",
         the_launcher_ends_when_the_mount_answers,

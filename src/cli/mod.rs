@@ -4,3 +4,4 @@ pub mod cache_size;
 pub mod detach;
 pub mod logging;
 pub mod serve;
+pub mod umount;
