@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use dcfs::cli::umount::{Hold, UmountArgs, UmountError, run};
 use dcfs::fs::mount::table::{FS_TYPE, Table};
 use dcfs::fs::mount::{
     MountOptions, Mounted, PrepareError, Pulse, ReadAhead, UnmountError, Unmounted, may_mount, mount, prepare, pulse,
@@ -437,6 +438,112 @@ fn read_ahead_is_raised_on_the_mount_itself() {
     }
     mounted.unmount().unwrap();
     session.join().unwrap();
+}
+
+fn umount(path: &Path, lazy: bool) -> Result<(), UmountError> {
+    run(&UmountArgs {
+        mountpoint: path.to_owned(),
+        lazy,
+    })
+}
+
+#[test]
+fn the_umount_command_ends_a_running_mount() {
+    if no_fuse() {
+        return;
+    }
+    let folder = Folder::new();
+    let (device, mounted) = mount_at(&folder.0);
+    let session = tiny_fs::serve(device);
+    umount(&folder.0, false).unwrap();
+    assert!(types_at(&folder.0).is_empty());
+    session.join().unwrap();
+    assert_eq!(mounted.unmount().unwrap(), Unmounted::Before);
+}
+
+#[test]
+fn the_umount_command_removes_dead_mounts_however_many() {
+    if no_fuse_or_root() {
+        return;
+    }
+    let folder = Folder::new();
+    for _ in 0..3 {
+        drop(mount_by_hand(FS_TYPE, &folder.0));
+    }
+    umount(&folder.0, false).unwrap();
+    assert!(types_at(&folder.0).is_empty());
+}
+
+#[test]
+fn the_umount_command_leaves_what_is_not_ours_alone() {
+    if no_fuse_or_root() {
+        return;
+    }
+    let folder = Folder::new();
+    assert_eq!(umount(&folder.0, true).unwrap_err().exit_code(), 3);
+    assert_eq!(umount(&folder.0.join("absent"), true).unwrap_err().exit_code(), 3);
+    drop(mount_by_hand(FS_TYPE, &folder.0));
+    mount_tmpfs(&folder.0);
+    let error = umount(&folder.0, true).unwrap_err();
+    assert!(
+        matches!(&error, UmountError::NotOurs { fs_type, .. } if fs_type == "tmpfs"),
+        "{error}"
+    );
+    assert_eq!(error.exit_code(), 3);
+    assert_eq!(types_at(&folder.0), [FS_TYPE, "tmpfs"]);
+}
+
+#[test]
+fn the_umount_command_names_who_uses_the_mount_and_is_lazy_only_when_told() {
+    if no_fuse() {
+        return;
+    }
+    let folder = Folder::new();
+    let (device, mounted) = mount_at(&folder.0);
+    let session = tiny_fs::serve(device);
+    let readme = folder.0.join("README.txt");
+    let mut users = [
+        Command::new("tail")
+            .args(["-f", "-s", "1000"])
+            .arg(&readme)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+        Command::new("sleep")
+            .arg("1000")
+            .current_dir(&folder.0)
+            .spawn()
+            .unwrap(),
+    ];
+    let map = map(&readme);
+    let holds = |pid: u32| match umount(&folder.0, false) {
+        Err(UmountError::Busy { holders, .. }) => {
+            holders.iter().find(|holder| holder.pid == pid).map(|found| found.holds)
+        }
+        other => panic!("{other:?}"),
+    };
+    while holds(users[0].id()) != Some(Hold::Open) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(holds(users[1].id()), Some(Hold::WorkingDirectory));
+    assert_eq!(holds(std::process::id()), Some(Hold::Mapping));
+    assert_eq!(umount(&folder.0, false).unwrap_err().exit_code(), 4);
+    assert_eq!(types_at(&folder.0), [FS_TYPE]);
+    umount(&folder.0, true).unwrap();
+    assert!(types_at(&folder.0).is_empty());
+    for user in &mut users {
+        user.kill().unwrap();
+        user.wait().unwrap();
+    }
+    drop(map);
+    session.join().unwrap();
+    mounted.unmount().unwrap();
+}
+
+fn map(path: &Path) -> memmap2::Mmap {
+    let file = File::open(path).unwrap();
+    // SAFETY: the file belongs to the tiny file system, whose files never change.
+    unsafe { memmap2::Mmap::map(&file).unwrap() }
 }
 
 /// Runs one of the ignored tests below as an ordinary user, in a folder that is theirs.
