@@ -109,9 +109,16 @@ mod tests {
         let start = "a".repeat(300);
         let mut columns: Vec<String> = (0..100).map(|i| format!("{start}{i}")).collect();
         // The name of a cut file is itself a possible column.
-        columns.push(column_file_name(&columns[0], ".arrow").trim_end_matches(".arrow").into());
+        columns.push(
+            column_file_name(&columns[0], ".arrow")
+                .trim_end_matches(".arrow")
+                .into(),
+        );
         columns.extend(["a b", "a%20b", "a%2520b", "", "."].map(String::from));
-        let names: HashSet<_> = columns.iter().map(|column| column_file_name(column, ".arrow")).collect();
+        let names: HashSet<_> = columns
+            .iter()
+            .map(|column| column_file_name(column, ".arrow"))
+            .collect();
         assert_eq!(names.len(), columns.len());
     }
 }
