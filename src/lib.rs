@@ -22,5 +22,6 @@ pub mod store;
 pub mod view;
 pub mod write;
 
+pub mod cli;
 #[cfg(test)]
 mod testdata;

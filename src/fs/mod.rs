@@ -3,6 +3,7 @@
 mod attributes;
 mod deadline;
 mod handlers;
+pub mod mount;
 mod open_files;
 
 pub use attributes::Ownership;

@@ -1,0 +1,3 @@
+//! What the user types and sees, one file per command.
+
+pub mod cache_size;
