@@ -2,7 +2,7 @@
 //!
 //! The library is layered, and each layer knows only those below it:
 //!
-//! * [`format`] is what the bytes mean. It does no I/O and starts no threads.
+//! * [`format`](mod@format) is what the bytes mean. It does no I/O and starts no threads.
 //! * [`store`] is where the bytes are: today a directory.
 //! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
 //!   "these nonzeros of that array of that tile".

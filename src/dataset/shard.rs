@@ -78,6 +78,13 @@ pub enum ShardFault {
         found: i64,
         expected: u64,
     },
+    /// A row group without the columns that the file itself says it has.
+    #[error("row group {row_group} has {found} columns, expected {expected}, as the footer says")]
+    RowGroupColumns {
+        row_group: usize,
+        found: usize,
+        expected: usize,
+    },
     /// Not the schema's columns.
     #[error("{found} columns, expected {expected}, as obs/schema.json says")]
     Columns { found: usize, expected: usize },
@@ -409,9 +416,13 @@ fn check_row_groups(shard: &ObsShard, faults: &mut Vec<ShardFault>) {
                 expected: cells,
             });
         }
-        let (found, expected) = (row_group.num_columns(), shard.columns.len());
+        let (found, expected) = (row_group.num_columns(), shard.metadata.parquet_schema().num_columns());
         if found != expected {
-            faults.push(ShardFault::Columns { found, expected });
+            faults.push(ShardFault::RowGroupColumns {
+                row_group: index,
+                found,
+                expected,
+            });
         }
     }
 }

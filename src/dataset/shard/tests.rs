@@ -382,7 +382,10 @@ fn columns_must_be_the_schemas_in_order_and_of_exactly_their_types() {
     }
     assert_eq!(faults_of(|columns| columns.swap(0, 1), &[3, 2]).len(), 2);
     assert!(faults_of(|columns| columns[1].0 = "Depth", &[3, 2])[0].contains("is \"Depth\""));
-    assert!(faults_of(|columns| drop(columns.pop()), &[3, 2])[0].contains("2 columns, expected 3"));
+    assert_eq!(
+        faults_of(|columns| drop(columns.pop()), &[3, 2]),
+        ["obs/obs_0000.parquet: 2 columns, expected 3, as obs/schema.json says"]
+    );
     let extra: ArrayRef = Arc::new(Int8Array::from(vec![0; 5]));
     assert!(faults_of(|columns| columns.push(("more", extra)), &[3, 2])[0].contains("4 columns, expected 3"));
 }
