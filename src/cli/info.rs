@@ -47,7 +47,12 @@ fn stored_bytes(dataset: &Dataset) -> u64 {
 
 fn decoded_bytes(dataset: &Dataset) -> u64 {
     let manifest = dataset.manifest();
-    let of_tile = |tile| Array::ALL.map(|array| array.bytes(&manifest.tile(tile))).iter().sum::<u64>();
+    let of_tile = |tile| {
+        Array::ALL
+            .map(|array| array.bytes(&manifest.tile(tile)))
+            .iter()
+            .sum::<u64>()
+    };
     (0..manifest.n_tiles()).map(of_tile).sum()
 }
 
@@ -111,7 +116,11 @@ fn as_text(dataset: &Dataset) -> String {
     let mut lines = vec![
         format!("dataset    {}", dataset.store().location()),
         format!("cells      {}", grouped(manifest.n_cells)),
-        format!("genes      {}{}", grouped(manifest.n_genes.into()), known_of_genes(dataset)),
+        format!(
+            "genes      {}{}",
+            grouped(manifest.n_genes.into()),
+            known_of_genes(dataset)
+        ),
         format!(
             "tiles      {} of {} cells, {} chunks each, zstd level {}",
             grouped(manifest.n_tiles() as u64),
@@ -131,13 +140,24 @@ fn as_text(dataset: &Dataset) -> String {
         let (columns, shards) = (schema.columns.len(), obs.shard_bytes.len());
         let bytes = HumanBytes(obs.shard_bytes.iter().sum());
         lines.push(format!("obs        {columns} columns in {shards} files, {bytes}"));
-        let width = schema.columns.iter().map(|c| c.name.chars().count()).max().unwrap_or(0).clamp(4, 40);
+        let width = schema
+            .columns
+            .iter()
+            .map(|c| c.name.chars().count())
+            .max()
+            .unwrap_or(0)
+            .clamp(4, 40);
         for column in &schema.columns {
-            let categories = n_categories(column).map_or(String::new(), |n| format!("  {} categories", grouped(n as u64)));
+            let categories =
+                n_categories(column).map_or(String::new(), |n| format!("  {} categories", grouped(n as u64)));
             // Names are the dataset's own text and may hold anything, terminal controls included.
             let name = column.name.escape_debug().to_string();
             let kind = column.kind.to_string();
-            lines.push(format!("  {name:width$}  {kind:8}  {:6}{categories}", type_name(column)).trim_end().to_owned());
+            lines.push(
+                format!("  {name:width$}  {kind:8}  {:6}{categories}", type_name(column))
+                    .trim_end()
+                    .to_owned(),
+            );
         }
     }
     lines.iter().flat_map(|line| [line, "\n"]).collect()
@@ -150,8 +170,16 @@ fn known_of_genes(dataset: &Dataset) -> String {
         (manifest.has_var_table, "table"),
         (manifest.has_gene_order, "source order"),
     ];
-    let known: Vec<&str> = files.iter().filter(|(there, _)| *there).map(|&(_, what)| what).collect();
-    if known.is_empty() { String::new() } else { format!(" (with {})", known.join(", ")) }
+    let known: Vec<&str> = files
+        .iter()
+        .filter(|(there, _)| *there)
+        .map(|&(_, what)| what)
+        .collect();
+    if known.is_empty() {
+        String::new()
+    } else {
+        format!(" (with {})", known.join(", "))
+    }
 }
 
 fn density(dataset: &Dataset) -> String {
@@ -160,5 +188,8 @@ fn density(dataset: &Dataset) -> String {
         return String::new();
     }
     let per_cell = manifest.nnz() as f64 / manifest.n_cells as f64;
-    format!(", {per_cell:.1} a cell, {:.2} % of the matrix", 100.0 * per_cell / f64::from(manifest.n_genes))
+    format!(
+        ", {per_cell:.1} a cell, {:.2} % of the matrix",
+        100.0 * per_cell / f64::from(manifest.n_genes)
+    )
 }

@@ -236,7 +236,9 @@ pub(super) fn mount_dataset(
     let location = dataset.store().location();
     let mountpoint = prepare(mountpoint, Some(Path::new(&location)))?;
     let memory = Memory::of_this_process();
-    let cache_bytes = flags.cache_size.map_or_else(|| memory.default_cache_size(), |size| size.bytes(&memory));
+    let cache_bytes = flags
+        .cache_size
+        .map_or_else(|| memory.default_cache_size(), |size| size.bytes(&memory));
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = flags.threads.map_or(processors, usize::from);
     let tmpfs = match flags.io {
@@ -256,13 +258,21 @@ pub(super) fn mount_dataset(
     };
     let engine = Engine::new(View::new(Arc::new(dataset))?, options).map_err(Refusal::Start)?;
     let serve = Serve {
-        ownership: Ownership { uid: flags.uid, gid: flags.gid, mode: flags.mode },
+        ownership: Ownership {
+            uid: flags.uid,
+            gid: flags.gid,
+            mode: flags.mode,
+        },
         request_timeout: Duration::from_secs(flags.request_timeout.into()),
     };
     let passthrough = Passthrough::default();
     let fs = DatasetFs::new(engine, serve, passthrough.clone()).map_err(Refusal::Start)?;
 
-    let options = MountOptions { source_name: location.clone().into(), allow_other: flags.allow_other, max_read: None };
+    let options = MountOptions {
+        source_name: location.clone().into(),
+        allow_other: flags.allow_other,
+        max_read: None,
+    };
     let (device, mounted) = mount(mountpoint, &options)?;
     let for_trial = device.try_clone().map_err(Refusal::Session)?;
     let mut config = Config::default();
@@ -289,7 +299,11 @@ pub(super) fn mount_dataset(
         cache_bytes >> 20,
         if passthrough.is_on() { "passthrough" } else { "fuse" }
     );
-    Ok(Running { mounted, session, signals })
+    Ok(Running {
+        mounted,
+        session,
+        signals,
+    })
 }
 
 /// Raises the limit on open files as far as allowed; returns how many decoded blocks there may be.

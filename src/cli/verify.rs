@@ -33,7 +33,10 @@ pub(super) fn run(args: &VerifyArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let pool = match ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0).into()).build() {
+    let pool = match ThreadPoolBuilder::new()
+        .num_threads(args.threads.unwrap_or(0).into())
+        .build()
+    {
         Ok(pool) => pool,
         Err(error) => {
             complain(&format!("cannot start threads: {error}"));
@@ -60,7 +63,11 @@ pub(super) fn run(args: &VerifyArgs) -> ExitCode {
         n => format!("{n} faults in {checked}"),
     };
     let told = writeln!(io::stdout(), "{verdict}");
-    if faults.is_empty() && told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if faults.is_empty() && told.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// A bar on a terminal, nothing elsewhere.

@@ -18,6 +18,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::attributes::{BELIEVED, NodeAttributes, Ownership};
 use super::deadline::Deadlines;
 use super::open_files::{Next, OpenFiles, Opening, daemon_flags};
+use super::passthrough::Passthrough;
 use crate::dataset::Array;
 use crate::engine::{Cursor, Engine, OpenMode};
 use crate::format::TileId;
@@ -81,6 +82,7 @@ struct Shared {
     open_files: OpenFiles,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
+    passthrough: Passthrough,
 }
 
 impl DatasetFs {
@@ -88,7 +90,9 @@ impl DatasetFs {
     ///
     /// # Errors
     /// When the dataset's root cannot be looked at, or threads cannot be started.
-    pub fn new(engine: Arc<Engine>, serve: Serve) -> io::Result<Self> {
+    ///
+    /// `passthrough` is turned on when the session begins, if the engine makes files and the kernel takes them.
+    pub fn new(engine: Arc<Engine>, serve: Serve, passthrough: Passthrough) -> io::Result<Self> {
         let store = engine.view().dataset().store();
         let root = store
             .attributes("")
@@ -112,6 +116,7 @@ impl DatasetFs {
             open_files: OpenFiles::new(engine.clone()),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            passthrough,
             engine,
         };
         Ok(Self {
@@ -162,7 +167,7 @@ impl Shared {
         let inode = self.engine.view().inode(node);
         match self.open_files.open(inode, opening) {
             Next::Wait => {}
-            Next::Decide if self.engine.has_files() => {
+            Next::Decide if self.passthrough.is_on() => {
                 let shared = self.clone();
                 self.engine
                     .whole(tile, array, move |decision| shared.open_files.decided(inode, decision));
@@ -186,14 +191,11 @@ impl Filesystem for DatasetFs {
         let _ = config.set_max_write(MAX_REQUEST);
         let _ = config.set_max_background(64);
         let _ = config.set_max_readahead(4 * MAX_REQUEST);
-        if self.shared.engine.has_files() {
-            let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
-            if !passthrough || config.set_max_stack_depth(1).is_err() {
-                return Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "this kernel has no FUSE passthrough",
-                ));
-            }
+        if self.shared.engine.has_files()
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok()
+        {
+            self.shared.passthrough.agreed();
         }
         Ok(())
     }

@@ -5,6 +5,8 @@ mod deadline;
 mod handlers;
 pub mod mount;
 mod open_files;
+mod passthrough;
 
 pub use attributes::Ownership;
 pub use handlers::{DatasetFs, Serve};
+pub use passthrough::{Passthrough, takes_backing_files};
