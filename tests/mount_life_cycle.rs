@@ -444,7 +444,34 @@ fn umount(path: &Path, lazy: bool) -> Result<(), UmountError> {
     run(&UmountArgs {
         mountpoint: path.to_owned(),
         lazy,
+        stale: false,
     })
+}
+
+fn umount_stale(path: &Path) -> Result<(), UmountError> {
+    run(&UmountArgs {
+        mountpoint: path.to_owned(),
+        lazy: false,
+        stale: true,
+    })
+}
+
+#[test]
+fn the_umount_command_told_to_remove_dead_mounts_leaves_running_ones() {
+    if no_fuse_or_root() {
+        return;
+    }
+    let folder = Folder::new();
+    umount_stale(&folder.0).unwrap();
+    drop(mount_by_hand(FS_TYPE, &folder.0));
+    umount_stale(&folder.0).unwrap();
+    assert!(types_at(&folder.0).is_empty());
+    let (device, mounted) = mount_at(&folder.0);
+    let session = tiny_fs::serve(device);
+    umount_stale(&folder.0).unwrap();
+    assert_eq!(types_at(&folder.0), [FS_TYPE]);
+    mounted.unmount().unwrap();
+    session.join().unwrap();
 }
 
 #[test]
