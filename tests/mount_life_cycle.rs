@@ -52,7 +52,9 @@ impl Drop for Folder {
             .map(|entry| entry.mount_point.clone())
             .collect();
         for path in mounted.iter().filter(|path| path.starts_with(&self.0)).rev() {
-            rustix::mount::unmount(path, UnmountFlags::DETACH).ok();
+            if rustix::mount::unmount(path, UnmountFlags::DETACH).is_err() {
+                umount(path, true).ok();
+            }
         }
         fs::remove_dir_all(&self.0).ok();
     }
