@@ -30,7 +30,10 @@ fn read(path: &Path) -> Result<Vec<u8>, i32> {
 fn with_bad_tile(dataset: &Path, tile: &Path) -> Folder {
     let folder = links_to(dataset);
     let bytes = fs::read(tile).unwrap();
-    edit_manifest(folder.path(), |manifest| manifest["tile_bytes"][1] = bytes.len().into());
+    // A size that no tile can have is refused with the manifest; there, the file is left shorter than the manifest says.
+    if bytes.len() >= 128 {
+        edit_manifest(folder.path(), |manifest| manifest["tile_bytes"][1] = bytes.len().into());
+    }
     replace(&folder.join("tiles/tile_000001.dct"), &bytes);
     folder
 }

@@ -29,7 +29,7 @@ in_both_modes!(
 fn kill(mount: &Mount) {
     mount.daemon().signal(Signal::KILL);
     mount.daemon().wait();
-    let error = fs::metadata(mount.join("README.txt")).unwrap_err();
+    let error = File::open(mount.join("README.txt")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
 }
 
