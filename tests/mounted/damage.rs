@@ -4,14 +4,18 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::data::{assert_shows, edit_manifest, links_to, made_up, replace, shared};
+use dcfs::format::encode::CsrRows;
+use dcfs::write::{DatasetWriter, WriterOptions};
+
+use crate::data::{assert_shows, edit_manifest, int32s, links_to, made_up, replace, shared};
 use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, refused, text};
 
 in_both_modes!(
     a_damaged_tile_is_an_error_of_its_own_files_alone,
     a_missing_tile_is_an_error_until_it_is_back,
     a_file_that_is_no_file_is_an_error,
-    a_tile_that_is_replaced_under_the_mount_is_never_mixed_with_the_old_one,
+    a_tile_that_is_written_to_under_the_mount_is_an_error_until_it_is_verified_anew,
+    a_tile_that_becomes_another_under_the_mount_is_never_mixed_with_it,
     a_damaged_shard_is_an_error_of_its_own_columns_alone,
     a_manifest_that_is_refused_leaves_no_mount,
     a_missing_part_is_found_at_mounting,
@@ -48,11 +52,11 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Faults that lie in the counts or in the genes alone, with the file that can be read in spite of them.
+/// Files that can be read in spite of a fault, which lies in the counts, in the genes, or in one of them, alone.
 fn untouched_by(tile: &str) -> &'static [&'static str] {
     match tile.split('_').next().unwrap() {
         "vexc" | "vals" => &["indices.i32", "indptr.i64"],
-        "gexc" | "gene" => &["data.i32", "indptr.i64"],
+        "gaps" | "gexc" | "gene" => &["data.i32", "indptr.i64"],
         _ if ["frame_then_garbage", "no_content_size", "two_frames"].contains(&tile) => &ARRAYS,
         _ => &[],
     }
@@ -211,29 +215,76 @@ fn a_file_that_is_no_file_is_an_error(io: Io) {
     );
 }
 
-fn a_tile_that_is_replaced_under_the_mount_is_never_mixed_with_the_old_one(io: Io) {
+fn a_tile_that_is_written_to_under_the_mount_is_an_error_until_it_is_verified_anew(io: Io) {
     let dataset = made_up();
-    let mount = Mount::with(&dataset.path, io, &["--cache-size", "4K"]);
-    let (path, other) = (
-        dataset.path.join("tiles/tile_000001.dct"),
-        fs::read(dataset.path.join("tiles/tile_000003.dct")).unwrap(),
-    );
-    let expected = dataset.synthetic.tile(1);
-    assert_shows(&mount.join("tile_000001"), &expected);
-    // In place, which no well-behaved writer does: another tile's bytes at this one's size.
-    let mut bytes = other;
-    bytes.resize(fs::metadata(&path).unwrap().len() as usize, 0);
-    fs::write(&path, bytes).unwrap();
-    let truth: Vec<u8> = expected.counts.iter().flat_map(|count| count.to_le_bytes()).collect();
-    // What the kernel still remembers is right; what it has to ask for is an error.
-    for file in ["tile_000001/data.i32", "tile_000001/data.i32"] {
-        match read(&mount.join(file)) {
-            Ok(shown) => assert!(shown == truth),
-            Err(error) => assert_eq!(error, libc::EIO),
-        }
+    let mount = Mount::new(&dataset.path, io);
+    let tile = |tile: usize| dataset.path.join(format!("tiles/tile_{tile:06}.dct"));
+    assert!(read(&mount.join("tile_000001/data.i32")).is_ok());
+    // The same bytes, so that nothing but the time tells. What the kernel remembers it does not ask for again: another array is read.
+    fs::write(tile(1), fs::read(tile(1)).unwrap()).unwrap();
+    match read(&mount.join("tile_000001/indices.i32")) {
+        // The kernel asks once more when it was reading ahead; by then the file was opened and verified anew.
+        Ok(bytes) => assert!(io == Io::Fuse && bytes.len() == 4 * dataset.synthetic.tile(1).indices.len()),
+        Err(error) => assert_eq!(error, libc::EIO),
     }
+    let complaints = mount.complaints();
+    assert!(
+        complaints.len() == 1 && complaints[0].contains("tile_000001.dct: the file changed"),
+        "{complaints:?}"
+    );
+    assert_shows(&mount.join("tile_000001"), &dataset.synthetic.tile(1));
+
+    // Shorter than it was, before and after it was opened for the first time.
+    for cut in [1, 3] {
+        File::options()
+            .write(true)
+            .open(tile(cut))
+            .unwrap()
+            .set_len(200)
+            .unwrap();
+    }
+    assert_eq!(read(&mount.join("tile_000003/indices.i32")), Err(libc::EIO));
+    assert!(
+        read(&mount.join("tile_000001/data.i32")).is_ok_and(|bytes| !bytes.is_empty()),
+        "it is in memory"
+    );
     assert!(!mount.daemon().has_ended());
     assert_shows(&mount.join("tile_000002"), &dataset.synthetic.tile(2));
+}
+
+fn a_tile_that_becomes_another_under_the_mount_is_never_mixed_with_it(io: Io) {
+    let (one, other) = (one_tile(&[5, 1, 7]), one_tile(&[6, 2, 8]));
+    let tile = |folder: &Folder| folder.join("small.dc/tiles/tile_000000.dct");
+    let (old, new) = (fs::read(tile(&one)).unwrap(), fs::read(tile(&other)).unwrap());
+    assert!(
+        old.len() == new.len() && old != new,
+        "the manifest cannot tell them apart"
+    );
+    let mount = Mount::new(&one.join("small.dc"), io);
+    let counts = |mount: &Mount| int32s(&mount.join("tile_000000/data.i32"));
+    assert_eq!(counts(&mount), [5, 1, 7]);
+    fs::write(tile(&one), &new).unwrap();
+    for _ in 0..3 {
+        assert_eq!(read(&mount.join("tile_000000/indices.i32")), Err(libc::EIO));
+    }
+    assert!(
+        mount.complaints()[0].contains("mount the dataset again"),
+        "{:?}",
+        mount.complaints()
+    );
+    let again = Mount::new(&one.join("small.dc"), io);
+    assert_eq!(counts(&again), [6, 2, 8]);
+    assert_eq!(int32s(&again.join("tile_000000/indices.i32")), [0, 2, 1]);
+}
+
+/// A dataset of two cells and three genes.
+fn one_tile(counts: &[i32; 3]) -> Folder {
+    let folder = Folder::new();
+    let mut writer = DatasetWriter::create(&folder.join("small.dc"), WriterOptions::new(3)).unwrap();
+    let rows = CsrRows::new(3, &[0, 2, 3], &[0, 2, 1], counts).unwrap();
+    writer.push(rows, None).unwrap();
+    writer.finish().unwrap();
+    folder
 }
 
 fn a_damaged_shard_is_an_error_of_its_own_columns_alone(io: Io) {
