@@ -21,6 +21,7 @@ use std::time::Duration;
 use dcfs::cli::detach::{Daemon, Side, detach};
 use dcfs::cli::logging::{self, Destination};
 use dcfs::cli::serve::{Hangup, StopSignals, announce_ready, await_answer, until_stopped};
+use dcfs::cli::umount::{self, UmountArgs};
 use dcfs::fs::mount::table::Table;
 use dcfs::fs::mount::{MountOptions, mount, prepare};
 use rustix::process::{Pid, Signal, getsid, kill_process};
@@ -190,7 +191,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        rustix::mount::unmount(self.mountpoint(), rustix::mount::UnmountFlags::DETACH).ok();
+        let left = UmountArgs {
+            mountpoint: self.mountpoint(),
+            lazy: true,
+            stale: false,
+        };
+        umount::run(&left).ok();
         fs::remove_dir_all(&self.0).ok();
     }
 }

@@ -52,7 +52,9 @@ impl Drop for Folder {
             .map(|entry| entry.mount_point.clone())
             .collect();
         for path in mounted.iter().filter(|path| path.starts_with(&self.0)).rev() {
-            rustix::mount::unmount(path, UnmountFlags::DETACH).ok();
+            if rustix::mount::unmount(path, UnmountFlags::DETACH).is_err() {
+                umount(path, true).ok();
+            }
         }
         fs::remove_dir_all(&self.0).ok();
     }
@@ -394,10 +396,12 @@ fn a_mountpoint_around_or_inside_the_dataset_is_refused() {
         prepare(&inside, Some(&dataset)),
         Err(PrepareError::InsideDataset { .. })
     ));
-    assert!(matches!(
-        prepare(&inside, Some(&inside)),
-        Err(PrepareError::ContainsDataset { .. })
-    ));
+    for around in [&dataset, &folder.0] {
+        assert!(matches!(
+            prepare(around, Some(&dataset)),
+            Err(PrepareError::ContainsDataset { .. })
+        ));
+    }
     let beside = folder.subfolder("ds.mount");
     prepare(&beside, Some(&dataset)).unwrap();
 }
@@ -444,7 +448,34 @@ fn umount(path: &Path, lazy: bool) -> Result<(), UmountError> {
     run(&UmountArgs {
         mountpoint: path.to_owned(),
         lazy,
+        stale: false,
     })
+}
+
+fn umount_stale(path: &Path) -> Result<(), UmountError> {
+    run(&UmountArgs {
+        mountpoint: path.to_owned(),
+        lazy: false,
+        stale: true,
+    })
+}
+
+#[test]
+fn the_umount_command_told_to_remove_dead_mounts_leaves_running_ones() {
+    if no_fuse_or_root() {
+        return;
+    }
+    let folder = Folder::new();
+    umount_stale(&folder.0).unwrap();
+    drop(mount_by_hand(FS_TYPE, &folder.0));
+    umount_stale(&folder.0).unwrap();
+    assert!(types_at(&folder.0).is_empty());
+    let (device, mounted) = mount_at(&folder.0);
+    let session = tiny_fs::serve(device);
+    umount_stale(&folder.0).unwrap();
+    assert_eq!(types_at(&folder.0), [FS_TYPE]);
+    mounted.unmount().unwrap();
+    session.join().unwrap();
 }
 
 #[test]
@@ -596,6 +627,7 @@ fn ordinary_user_mounts() {
     assert!(!may_mount());
     let options = MountOptions {
         source_name: r"a,allow_other\b c".into(),
+        max_read: Some(1 << 20),
         ..options()
     };
     let folder = their_folder();

@@ -23,6 +23,9 @@ pub struct UmountArgs {
     /// Unmount even if it is in use: it leaves the tree at once, and programs keep what they have open
     #[arg(short = 'z', long)]
     pub lazy: bool,
+    /// Remove only what a killed dcfs left behind; a running mount is left alone, and it is no error if there is nothing to remove
+    #[arg(long)]
+    pub stale: bool,
 }
 
 /// Why nothing was unmounted.
@@ -69,12 +72,11 @@ impl UmountError {
 /// [`UmountError`]; the mount is still there then.
 pub fn run(args: &UmountArgs) -> Result<(), UmountError> {
     let path = locate(&args.mountpoint)?;
-    take_down(&ours_at(&path)?, args.lazy)?;
-    while let Ok(below) = ours_at(&path) {
-        if pulse(&path) != Pulse::Dead {
-            break;
-        }
-        take_down(&below, true)?;
+    if !args.stale {
+        take_down(&ours_at(&path)?, args.lazy)?;
+    }
+    while let Some(dead) = ours_at(&path).ok().filter(|_| pulse(&path) == Pulse::Dead) {
+        take_down(&dead, true)?;
     }
     Ok(())
 }

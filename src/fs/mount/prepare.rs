@@ -106,10 +106,11 @@ impl Mountpoint {
 pub fn prepare(mountpoint: &Path, dataset: Option<&Path>) -> Result<Mountpoint, PrepareError> {
     let path = locate(mountpoint)?;
     clear_dead_layers(&path)?;
-    let lock = open_empty(&path)?;
+    // Before looking whether it is empty, which a folder around the dataset never is: that reason would help nobody.
     if let Some(dataset) = dataset {
         keep_apart(&path, dataset)?;
     }
+    let lock = open_empty(&path)?;
     Ok(Mountpoint { path, _lock: lock })
 }
 
