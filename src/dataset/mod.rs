@@ -34,6 +34,9 @@ const OPEN_TILES: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");
 /// How many obs shards stay open, with their footer.
 const OPEN_SHARDS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 
+/// A shard, once somebody has opened it.
+type ShardSlot = Arc<Mutex<Option<Arc<ObsShard>>>>;
+
 /// A dataset that can be read. Shared between threads.
 pub struct Dataset {
     store: Arc<dyn Store>,
@@ -41,7 +44,7 @@ pub struct Dataset {
     schema: Option<ObsSchema>,
     tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
     /// Shards whose footer was read. Who opens one holds its lock, so that it is opened once.
-    shards: Mutex<LruCache<usize, Arc<Mutex<Option<Arc<ObsShard>>>>>>,
+    shards: Mutex<LruCache<usize, ShardSlot>>,
     /// Tiles whose checksum was found right, in which state of the file, and the checksum.
     verified: Mutex<HashMap<TileId, (Version, u32)>>,
 }
