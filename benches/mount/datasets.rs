@@ -84,7 +84,10 @@ impl Folder {
                 tile_bytes: tiles.map(|tile| 32_000_000 + tile % 1_000).collect(),
                 ..shape()
             };
-            Ok(fs::write(folder.join("manifest.json"), Manifest::new(manifest)?.to_json())?)
+            Ok(fs::write(
+                folder.join("manifest.json"),
+                Manifest::new(manifest)?.to_json(),
+            )?)
         })
     }
 

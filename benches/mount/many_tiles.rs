@@ -52,9 +52,17 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
 /// Seconds that `ls -f` takes.
 fn list(root: &Path) -> Result<f64> {
     let started = Instant::now();
-    let output = Command::new("ls").arg("-f").arg(root).stderr(Stdio::inherit()).output()?;
+    let output = Command::new("ls")
+        .arg("-f")
+        .arg(root)
+        .stderr(Stdio::inherit())
+        .output()?;
     let time = started.elapsed().as_secs_f64();
-    let tiles = output.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"tile_")).count();
+    let tiles = output
+        .stdout
+        .split(|&byte| byte == b'\n')
+        .filter(|line| line.starts_with(b"tile_"))
+        .count();
     if tiles != MANY_TILES {
         return Err(format!("ls -f showed {tiles} tiles, expected {MANY_TILES}").into());
     }
@@ -64,7 +72,9 @@ fn list(root: &Path) -> Result<f64> {
 /// A figure of a process's `status`, in KiB.
 pub fn kib(process: &Path, field: &str) -> Result<f64> {
     let status = fs::read_to_string(process.join("status"))?;
-    let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let value = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     let number = value.and_then(|value| value.split_whitespace().next()?.parse().ok());
     Ok(number.ok_or_else(|| format!("no {field} in the status of a process"))?)
 }

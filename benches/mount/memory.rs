@@ -43,7 +43,10 @@ fn measure_mode(wanted: &Wanted, dataset: &Path, mode: &str, line: String, table
     let mount = match Mount::start(dataset, &options) {
         Ok(mount) => mount,
         Err(reason) if mode == "passthrough" => {
-            table.remark(format!("left out, without passthrough: {line} ({})", reason.to_string().trim()));
+            table.remark(format!(
+                "left out, without passthrough: {line} ({})",
+                reason.to_string().trim()
+            ));
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -53,7 +56,7 @@ fn measure_mode(wanted: &Wanted, dataset: &Path, mode: &str, line: String, table
     let stop = AtomicBool::new(false);
     let (once, together) = thread::scope(|scope| -> Result<(Memory, Memory)> {
         let watch = || scope.spawn(|| daemon.peak_until(&stop).map_err(|error| error.to_string()));
-        let mut phase = |readers: usize, files: usize| -> Result<Memory> {
+        let phase = |readers: usize, files: usize| -> Result<Memory> {
             wanted.go_on()?;
             stop.store(false, Ordering::Relaxed);
             let watcher = watch();
@@ -66,7 +69,11 @@ fn measure_mode(wanted: &Wanted, dataset: &Path, mode: &str, line: String, table
         Ok((phase(1, TEN_TILES)?, phase(READERS, 2 * TEN_TILES)?))
     })?;
     mount.stop()?;
-    let peak = if once.total() > together.total() { once } else { together };
+    let peak = if once.total() > together.total() {
+        once
+    } else {
+        together
+    };
     table.add(Line {
         measure: line,
         against: format!("512 MiB + {THREAD_MIB} a thread + {BASE_MIB}"),
@@ -101,9 +108,12 @@ fn read_tiles(mount: &Mount, readers: usize, files: usize) -> Result<()> {
         }
     };
     thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..readers).map(|_| scope.spawn(|| read().map_err(|error| error.to_string()))).collect();
-        threads.into_iter().try_for_each(|thread| Ok(thread.join().map_err(|_| "a reader died")??))
+        let threads: Vec<_> = (0..readers)
+            .map(|_| scope.spawn(|| read().map_err(|error| error.to_string())))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| Ok(thread.join().map_err(|_| "a reader died")??))
     })
 }
 
@@ -123,7 +133,11 @@ impl Memory {
 
 impl std::fmt::Display for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { anonymous, files, tmpfs } = self;
+        let Self {
+            anonymous,
+            files,
+            tmpfs,
+        } = self;
         write!(f, "{:.0} ({anonymous:.0} + {files:.0} + {tmpfs:.0})", self.total())
     }
 }

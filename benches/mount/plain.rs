@@ -60,7 +60,9 @@ pub fn decode(path: &Path) -> Result<Tile> {
     }
     let (n_cells, nnz) = (u64_at(&file, 16), u64_at(&file, 24));
     let indptr_offset = u64_at(&file, 40);
-    let indptr: Vec<i64> = (0..=n_cells).map(|cell| u64_at(&file, indptr_offset + 8 * cell) as i64).collect();
+    let indptr: Vec<i64> = (0..=n_cells)
+        .map(|cell| u64_at(&file, indptr_offset + 8 * cell) as i64)
+        .collect();
     let mut indices = vec![0; nnz];
     let mut data = vec![0; nnz];
     for chunk in 0..u32_at(&file, 36) as usize {

@@ -28,7 +28,9 @@ pub fn touch_all(map: &[u8]) {
 
 /// Touches these pages of a mapping.
 pub fn touch(map: &[u8], pages: &[u32]) {
-    let sum = pages.iter().fold(0_u64, |sum, &page| sum + u64::from(map[page as usize * PAGE]));
+    let sum = pages
+        .iter()
+        .fold(0_u64, |sum, &page| sum + u64::from(map[page as usize * PAGE]));
     black_box(sum);
 }
 
@@ -37,7 +39,9 @@ pub fn shuffled_pages(bytes: usize) -> Vec<u32> {
     let mut pages: Vec<u32> = (0..bytes.div_ceil(PAGE) as u32).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for last in (1..pages.len()).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         pages.swap(last, (state >> 33) as usize % (last + 1));
     }
     pages

@@ -18,7 +18,7 @@ use crate::daemon::Mount;
 use crate::datasets::Folder;
 use crate::readers::{self, PIECE};
 use crate::table::{Line, Table, Target, median, ms};
-use crate::{Result, Wanted, plain};
+use crate::{Result, Wanted, machine, plain};
 
 /// The tile that is measured.
 const TILE: usize = 0;
@@ -29,10 +29,6 @@ const WARM: &str = "indices.i32";
 const WARM_PASSES: u32 = 5;
 /// The cell whose counts are read.
 const CELL: usize = 5_432;
-/// Memory that is touched before anything is timed, if half of what is free has as much: a virtual machine gets its memory
-/// when it first touches it, which takes ten times as long as filling it.
-const WARM_UP_BYTES: u64 = 6 << 30;
-
 /// Something that is timed; each call does it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timed {
@@ -72,19 +68,55 @@ const fn ratio(name: &'static str, timed: Timed, against: &'static str, referenc
 }
 
 const RATIOS: [Ratio; 7] = [
-    ratio("cold: map and touch every page", Timed::ColdMap, "plain", Timed::Plain, 0.45),
-    ratio("cold: read, 1 MiB at a time", Timed::ColdRead, "plain", Timed::Plain, 0.6),
-    ratio("in process, all cores, reused buffers", Timed::InProcess, "zstd alone, all cores", Timed::ZstdAlone, 1.25),
+    ratio(
+        "cold: map and touch every page",
+        Timed::ColdMap,
+        "plain",
+        Timed::Plain,
+        0.45,
+    ),
+    ratio(
+        "cold: read, 1 MiB at a time",
+        Timed::ColdRead,
+        "plain",
+        Timed::Plain,
+        0.6,
+    ),
+    ratio(
+        "in process, all cores, reused buffers",
+        Timed::InProcess,
+        "zstd alone, all cores",
+        Timed::ZstdAlone,
+        1.25,
+    ),
     Ratio {
         target: Target::AtLeast(0.9),
         needs_passthrough: true,
-        ..ratio("warm: read, 1 MiB at a time (speed)", Timed::WarmRead, "huge-page tmpfs", Timed::TmpfsRead, 0.0)
+        ..ratio(
+            "warm: read, 1 MiB at a time (speed)",
+            Timed::WarmRead,
+            "huge-page tmpfs",
+            Timed::TmpfsRead,
+            0.0,
+        )
     },
     Ratio {
         needs_passthrough: true,
-        ..ratio("warm: map, touch random pages", Timed::WarmPages, "huge-page tmpfs", Timed::TmpfsPages, 1.3)
+        ..ratio(
+            "warm: map, touch random pages",
+            Timed::WarmPages,
+            "huge-page tmpfs",
+            Timed::TmpfsPages,
+            1.3,
+        )
     },
-    ratio("--io fuse, cold: read, 1 MiB at a time", Timed::FuseRead, "plain", Timed::Plain, 1.5),
+    ratio(
+        "--io fuse, cold: read, 1 MiB at a time",
+        Timed::FuseRead,
+        "plain",
+        Timed::Plain,
+        1.5,
+    ),
     ratio(
         "--io fuse, cold: one row's counts",
         Timed::FuseRow,
@@ -101,26 +133,30 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
         return Ok(());
     }
     let two_tiles = folder.two_tiles()?;
-    touch_memory()?;
+    machine::touch_memory()?;
     let tmpfs = match PrivateTmpfs::new(1 << 30) {
         Ok(tmpfs) => Some(tmpfs),
         Err(reason) => {
-            table.remark(format!("left out, without passthrough: the warm lines; cold ones are as --io fuse ({reason})"));
+            table.remark(format!(
+                "left out, without passthrough: the warm lines; cold ones are as --io fuse ({reason})"
+            ));
             lines.retain(|line| !line.needs_passthrough);
             None
         }
     };
-    let timed: Vec<Timed> = lines.iter().flat_map(|line| [line.timed, line.reference]).fold(
-        Vec::new(),
-        |mut all, one| {
-            if !all.contains(&one) {
-                all.push(one);
-            }
-            all
-        },
-    );
+    let timed: Vec<Timed> =
+        lines
+            .iter()
+            .flat_map(|line| [line.timed, line.reference])
+            .fold(Vec::new(), |mut all, one| {
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+                all
+            });
     let mut bench = Bench::new(&two_tiles, tmpfs.as_ref())?;
     bench.check(tmpfs.is_some())?;
+    let others = machine::Others::watch()?;
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); timed.len()];
     // The first round is not timed: it brings code, files and memory to where they stay.
     for round in 0..=wanted.rounds {
@@ -132,6 +168,8 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
             }
         }
     }
+    drop(bench);
+    let disturbance = others.report()?;
     let median_of = |wanted: Timed| {
         let index = timed.iter().position(|&one| one == wanted);
         median(index.map_or_else(Vec::new, |index| times[index].clone()))
@@ -157,18 +195,7 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
         "Times are medians of {rounds} rounds; each round does everything once. plain: one thread, file to fresh arrays, \
          checksum included. In process and values whole: this library, checksum included, arrays that are reused."
     ));
-    Ok(())
-}
-
-/// Touches memory and gives it back, see [`WARM_UP_BYTES`].
-fn touch_memory() -> Result<()> {
-    let info = fs::read_to_string("/proc/meminfo")?;
-    let available = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib: u64 = available.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
-    let bytes = WARM_UP_BYTES.min(kib * 1024 / 2) as usize;
-    let mut memory = vec![0_u8; bytes];
-    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-    std::hint::black_box(&memory);
+    table.remark(disturbance.to_string());
     Ok(())
 }
 
@@ -235,7 +262,11 @@ impl Bench {
     /// An error unless everything that is timed comes to the same numbers.
     fn check(&mut self, passthrough: bool) -> Result<()> {
         let plain = plain::decode(&self.tile)?;
-        let modes: &[&str] = if passthrough { &["passthrough", "fuse"] } else { &["fuse"] };
+        let modes: &[&str] = if passthrough {
+            &["passthrough", "fuse"]
+        } else {
+            &["fuse"]
+        };
         for mode in modes {
             let mount = Mount::start(&self.dataset, &["--io", mode])?;
             let expected = [plain.indptr.as_bytes(), plain.indices.as_bytes(), plain.data.as_bytes()];
@@ -284,11 +315,7 @@ impl Bench {
     }
 
     /// The time that `read` says it took on a mount of which nothing was read before.
-    fn cold(
-        &mut self,
-        options: &[&str],
-        read: impl FnOnce(&Mount, &mut [u8]) -> Result<Duration>,
-    ) -> Result<Duration> {
+    fn cold(&mut self, options: &[&str], read: impl FnOnce(&Mount, &mut [u8]) -> Result<Duration>) -> Result<Duration> {
         self.cache_tile()?;
         let mount = Mount::start(&self.dataset, options)?;
         let time = read(&mount, &mut self.buffer)?;
@@ -326,14 +353,22 @@ impl Bench {
         let streams = plain::streams(&file);
         let decompress = |stream: &&[u8]| {
             SCRATCH.with_borrow_mut(|(context, content)| {
-                let size = zstd_safe::get_frame_content_size(stream).ok().flatten().ok_or("no content size")?;
+                let size = zstd_safe::get_frame_content_size(stream)
+                    .ok()
+                    .flatten()
+                    .ok_or("no content size")?;
                 content.clear();
                 content.reserve_exact(size as usize);
                 context.decompress(content, stream).map_err(zstd_safe::get_error_name)
             })
         };
         let started = Instant::now();
-        let all = || streams.par_iter().with_max_len(1).try_for_each(|stream| decompress(stream).map(|_| ()));
+        let all = || {
+            streams
+                .par_iter()
+                .with_max_len(1)
+                .try_for_each(|stream| decompress(stream).map(|_| ()))
+        };
         self.all_cores.install(all)?;
         Ok(started.elapsed())
     }

@@ -310,3 +310,6 @@ impl Checksum {
         Ok(whole.finalize())
     }
 }
+
+#[cfg(test)]
+mod tests;
