@@ -14,6 +14,7 @@
 
 mod daemon;
 mod datasets;
+mod machine;
 mod many_tiles;
 mod memory;
 mod plain;

@@ -56,7 +56,7 @@ fn measure_mode(wanted: &Wanted, dataset: &Path, mode: &str, line: String, table
     let stop = AtomicBool::new(false);
     let (once, together) = thread::scope(|scope| -> Result<(Memory, Memory)> {
         let watch = || scope.spawn(|| daemon.peak_until(&stop).map_err(|error| error.to_string()));
-        let mut phase = |readers: usize, files: usize| -> Result<Memory> {
+        let phase = |readers: usize, files: usize| -> Result<Memory> {
             wanted.go_on()?;
             stop.store(false, Ordering::Relaxed);
             let watcher = watch();

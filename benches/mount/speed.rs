@@ -18,7 +18,7 @@ use crate::daemon::Mount;
 use crate::datasets::Folder;
 use crate::readers::{self, PIECE};
 use crate::table::{Line, Table, Target, median, ms};
-use crate::{Result, Wanted, plain};
+use crate::{Result, Wanted, machine, plain};
 
 /// The tile that is measured.
 const TILE: usize = 0;
@@ -29,10 +29,6 @@ const WARM: &str = "indices.i32";
 const WARM_PASSES: u32 = 5;
 /// The cell whose counts are read.
 const CELL: usize = 5_432;
-/// Memory that is touched before anything is timed, if half of what is free has as much: a virtual machine gets its memory
-/// when it first touches it, which takes ten times as long as filling it.
-const WARM_UP_BYTES: u64 = 6 << 30;
-
 /// Something that is timed; each call does it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timed {
@@ -137,7 +133,7 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
         return Ok(());
     }
     let two_tiles = folder.two_tiles()?;
-    touch_memory()?;
+    machine::touch_memory()?;
     let tmpfs = match PrivateTmpfs::new(1 << 30) {
         Ok(tmpfs) => Some(tmpfs),
         Err(reason) => {
@@ -160,6 +156,7 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
             });
     let mut bench = Bench::new(&two_tiles, tmpfs.as_ref())?;
     bench.check(tmpfs.is_some())?;
+    let others = machine::Others::watch()?;
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); timed.len()];
     // The first round is not timed: it brings code, files and memory to where they stay.
     for round in 0..=wanted.rounds {
@@ -171,6 +168,8 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
             }
         }
     }
+    drop(bench);
+    let disturbance = others.report()?;
     let median_of = |wanted: Timed| {
         let index = timed.iter().position(|&one| one == wanted);
         median(index.map_or_else(Vec::new, |index| times[index].clone()))
@@ -196,20 +195,7 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
         "Times are medians of {rounds} rounds; each round does everything once. plain: one thread, file to fresh arrays, \
          checksum included. In process and values whole: this library, checksum included, arrays that are reused."
     ));
-    Ok(())
-}
-
-/// Touches memory and gives it back, see [`WARM_UP_BYTES`].
-fn touch_memory() -> Result<()> {
-    let info = fs::read_to_string("/proc/meminfo")?;
-    let available = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib: u64 = available
-        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0);
-    let bytes = WARM_UP_BYTES.min(kib * 1024 / 2) as usize;
-    let mut memory = vec![0_u8; bytes];
-    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-    std::hint::black_box(&memory);
+    table.remark(disturbance.to_string());
     Ok(())
 }
 

@@ -17,7 +17,9 @@ use dcfs_fuzz::chunks::{Plan, Streams};
 use dcfs_fuzz::obs_schema::{TILE_CELLS, every_kind};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let corpus = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("corpus"), PathBuf::from);
+    let corpus = std::env::args_os()
+        .nth(1)
+        .map_or_else(|| PathBuf::from("corpus"), PathBuf::from);
     let add = |target: &str, seeds: Vec<Vec<u8>>| -> Result<(), Box<dyn Error>> {
         let folder = corpus.join(target);
         fs::create_dir_all(&folder)?;
@@ -154,13 +156,32 @@ fn shard() -> Result<Vec<u8>, Box<dyn Error>> {
     let missing = |cell: usize| cell % 5 != 3;
     let arrays: [ArrayRef; 5] = [
         Arc::new((0..n).map(|cell| Some((cell % 4) as i8 - 1)).collect::<Int8Array>()),
-        Arc::new((0..n).map(|cell| missing(cell).then_some(cell as i64 * 1000)).collect::<Int64Array>()),
-        Arc::new((0..n).map(|cell| missing(cell).then_some(cell as f32 / 8.0)).collect::<Float32Array>()),
-        Arc::new((0..n).map(|cell| missing(cell).then_some(cell % 2 == 0)).collect::<BooleanArray>()),
-        Arc::new((0..n).map(|cell| missing(cell).then_some(format!("cell-{cell}"))).collect::<StringArray>()),
+        Arc::new(
+            (0..n)
+                .map(|cell| missing(cell).then_some(cell as i64 * 1000))
+                .collect::<Int64Array>(),
+        ),
+        Arc::new(
+            (0..n)
+                .map(|cell| missing(cell).then_some(cell as f32 / 8.0))
+                .collect::<Float32Array>(),
+        ),
+        Arc::new(
+            (0..n)
+                .map(|cell| missing(cell).then_some(cell % 2 == 0))
+                .collect::<BooleanArray>(),
+        ),
+        Arc::new(
+            (0..n)
+                .map(|cell| missing(cell).then_some(format!("cell-{cell}")))
+                .collect::<StringArray>(),
+        ),
     ];
     let names = every_kind().columns;
-    let columns = names.iter().zip(arrays).map(|(column, array)| (column.name.as_str(), array, true));
+    let columns = names
+        .iter()
+        .zip(arrays)
+        .map(|(column, array)| (column.name.as_str(), array, true));
     let obs = RecordBatch::try_from_iter_with_nullable(columns)?;
     let indptr = vec![0; n + 1];
     let rows: CsrRows<'_, i32, i32> = CsrRows::new(10, &indptr, &[], &[])?;

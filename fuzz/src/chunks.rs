@@ -166,8 +166,10 @@ impl Plan {
             let nonzeros = indptr[cells.start] as u64..indptr[cells.end] as u64;
             let (gaps, values) = self.stored(of_chunk, (nonzeros.end - nonzeros.start) as usize);
             let mut exceptions = |list: &[(u32, u32)]| (!list.is_empty()).then(|| add(&pairs(list)));
-            let (value_exceptions, gap_exceptions) =
-                (exceptions(&of_chunk.value_exceptions), exceptions(&of_chunk.gap_exceptions));
+            let (value_exceptions, gap_exceptions) = (
+                exceptions(&of_chunk.value_exceptions),
+                exceptions(&of_chunk.gap_exceptions),
+            );
             let chunk = Chunk {
                 index,
                 cells: cells.start as u64..cells.end as u64,
@@ -262,15 +264,16 @@ fn listed<'a>(
     payloads: std::ops::RangeInclusive<u32>,
 ) -> Option<&'a [(u32, u32)]> {
     let increasing = exceptions.windows(2).all(|pair| pair[0].0 < pair[1].0);
-    let right = exceptions.iter().all(|&(position, payload)| {
-        stored.get(position as usize) == Some(&u16::MAX) && payloads.contains(&payload)
-    });
+    let right = exceptions
+        .iter()
+        .all(|&(position, payload)| stored.get(position as usize) == Some(&u16::MAX) && payloads.contains(&payload));
     (increasing && right).then_some(exceptions)
 }
 
 fn planes(numbers: &[u16]) -> Vec<u8> {
     let low = numbers.iter().map(|number| number.to_le_bytes()[0]);
-    low.chain(numbers.iter().map(|number| number.to_le_bytes()[1])).collect()
+    low.chain(numbers.iter().map(|number| number.to_le_bytes()[1]))
+        .collect()
 }
 
 fn pairs(exceptions: &[(u32, u32)]) -> Vec<u8> {

@@ -13,9 +13,15 @@ pub fn run(text: &[u8]) {
     let again = Manifest::parse(manifest.to_json().as_bytes()).expect("what is written can be read");
     assert_eq!(again.to_json(), manifest.to_json());
     let stored = ["gene_order.npy", "var_names.txt", "var.parquet"];
-    let store = stored.into_iter().fold(Memory::default(), |store, path| store.with(path, *b""));
+    let store = stored
+        .into_iter()
+        .fold(Memory::default(), |store, path| store.with(path, *b""));
     let schema = obs_schema::every_kind();
-    tree::walk(store.with("manifest.json", text).with("obs/schema.json", schema.text.into_bytes()));
+    tree::walk(
+        store
+            .with("manifest.json", text)
+            .with("obs/schema.json", schema.text.into_bytes()),
+    );
 }
 
 fn adds_up(manifest: &Manifest) {

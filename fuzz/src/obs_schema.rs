@@ -57,5 +57,9 @@ pub fn run(text: &[u8]) {
     let again = ObsSchema::parse(written.text.as_bytes()).expect("what is written can be read");
     assert_eq!(again.columns, schema.columns);
     let manifest = two_tiles(0).to_json().into_bytes();
-    tree::walk(Memory::default().with("manifest.json", manifest).with("obs/schema.json", text));
+    tree::walk(
+        Memory::default()
+            .with("manifest.json", manifest)
+            .with("obs/schema.json", text),
+    );
 }

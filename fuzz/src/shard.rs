@@ -18,7 +18,9 @@ pub fn run(bytes: &[u8]) {
     });
     let faults = verify_shard(object.clone(), &manifest, obs, 0, &schema);
     assert!(!faults.is_empty(), "its SHA-256 is not zero");
-    let Ok(shard) = ObsShard::open(object, &manifest, obs, 0, &schema) else { return };
+    let Ok(shard) = ObsShard::open(object, &manifest, obs, 0, &schema) else {
+        return;
+    };
     for tile in shard.tiles() {
         for (index, column) in schema.columns.iter().enumerate() {
             if let Ok(values) = shard.read_column(tile, index) {

@@ -95,6 +95,9 @@ fn check(decoded: &Decoded, n_genes: u32) {
     for row in indptr.windows(2) {
         let genes = &indices[row[0] as usize..row[1] as usize];
         assert!(genes.windows(2).all(|pair| pair[0] < pair[1]), "genes increase");
-        assert!(genes.iter().all(|&gene| gene >= 0 && (gene as u32) < n_genes), "genes exist");
+        assert!(
+            genes.iter().all(|&gene| gene >= 0 && (gene as u32) < n_genes),
+            "genes exist"
+        );
     }
 }

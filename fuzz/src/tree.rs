@@ -12,11 +12,16 @@ const SOME: u64 = 12;
 
 /// Opens the dataset and walks what a mount of it would show, as far as that needs no decoding.
 pub fn walk(store: Memory) {
-    let Ok(dataset) = Dataset::open(Arc::new(store)) else { return };
+    let Ok(dataset) = Dataset::open(Arc::new(store)) else {
+        return;
+    };
     let Ok(view) = View::new(Arc::new(dataset)) else { return };
     folder(&view, Node::Root);
     let tiles = view.dataset().manifest().n_tiles();
-    for tile in [0, tiles / 2, tiles.saturating_sub(1)].into_iter().filter(|&tile| tile < tiles) {
+    for tile in [0, tiles / 2, tiles.saturating_sub(1)]
+        .into_iter()
+        .filter(|&tile| tile < tiles)
+    {
         for at in [Node::Tile(tile), Node::TileObs(tile)] {
             folder(&view, at);
         }
@@ -33,7 +38,10 @@ fn folder(view: &View, at: Node) {
         assert_eq!(view.node(view.inode(node)), Some(node), "inode numbers lead back");
         assert_eq!(view.parent(node), at, "an entry's parent is its folder");
         let name = view.name(node);
-        assert!((1..=255).contains(&name.len()) && !name.contains(['/', '\0']), "{name:?} can be a name");
+        assert!(
+            (1..=255).contains(&name.len()) && !name.contains(['/', '\0']),
+            "{name:?} can be a name"
+        );
         assert_eq!(view.lookup(at, &name), Some(node), "{name:?} is found");
         if let Size::Known(size) = view.size(node)
             && !view.is_folder(node)

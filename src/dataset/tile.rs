@@ -323,3 +323,6 @@ impl Checksum {
         Ok(whole.finalize())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -292,3 +292,6 @@ fn check_gap_escapes(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

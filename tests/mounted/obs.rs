@@ -37,7 +37,7 @@ fn columns_of_made_up_cells_are_those_that_were_made(io: Io) {
             let cells = tile as u64 * 200..900.min((tile as u64 + 1) * 200);
             let made = dataset.synthetic.obs(cells, &dataset.synthetic.tile(tile));
             let of_tile = read(&mount.join(format!("tile_{tile:06}/{file}")));
-            assert_eq!(of_tile, [batch.clone()], "{file} of tile {tile}");
+            assert_eq!(of_tile, std::slice::from_ref(batch), "{file} of tile {tile}");
             let (shown, made) = (batch.column(0), made.column(number));
             match shown.as_any_dictionary_opt() {
                 // A label that is missing has code -1 in the dataset.
