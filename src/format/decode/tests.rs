@@ -98,8 +98,8 @@ fn exceptions_at_both_ends_of_cells_and_chunks_are_applied() {
 
 #[test]
 fn a_chunk_without_nonzeros_decodes_to_nothing() {
-    assert_eq!(indices(&[0, 0], 5, &frame(&[]), None).unwrap(), []);
-    assert_eq!(values(&frame(&[]), 0, None).unwrap(), []);
+    assert_eq!(indices(&[0, 0], 5, &frame(&[]), None).unwrap(), [0_i32; 0]);
+    assert_eq!(values(&frame(&[]), 0, None).unwrap(), [0_i32; 0]);
 }
 
 #[test]
