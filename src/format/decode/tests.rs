@@ -358,8 +358,11 @@ fn tile() -> (Vec<u8>, TileSpec) {
     (bytes, spec)
 }
 
+/// Row starts, genes, counts.
+type Arrays = (Vec<i64>, Vec<i32>, Vec<i32>);
+
 /// Decodes a tile without looking at its checksum, which would hide every other fault.
-fn read(bytes: &[u8], spec: TileSpec) -> Result<(Vec<i64>, Vec<i32>, Vec<i32>), TileError> {
+fn read(bytes: &[u8], spec: TileSpec) -> Result<Arrays, TileError> {
     let part = |range: &std::ops::Range<u64>| &bytes[range.start as usize..range.end as usize];
     let header = Header::parse(&bytes[..HEADER_BYTES.min(bytes.len())], bytes.len() as u64, spec)?;
     let layout = Layout::parse(&header, part(&header.table()))?;
