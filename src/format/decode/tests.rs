@@ -262,7 +262,7 @@ fn gap_exceptions_are_held_against_the_genes_of_the_cell_they_are_in() {
 
 #[test]
 fn exceptions_stand_only_where_the_stream_says_so() {
-    let gaps = gap_fault(&[3], 100_000, &[65535, 7, 65534], &[(1, 9)]);
+    let gaps = gap_fault(&[3], 200_000, &[65535, 7, 65534], &[(1, 9)]);
     assert!(matches!(gaps, TileFault::Entry { index: 1, found: 7, .. }), "{gaps:?}");
     let counts = value_fault(&[65535, 65534], &exception_frame(&[(1, 65536)]));
     assert!(
