@@ -19,7 +19,7 @@ use super::{complain, grouped};
 use crate::cache::tmpfs::{PrivateTmpfs, TmpfsError};
 use crate::dataset::{Dataset, DatasetError};
 use crate::engine::{Engine, Options};
-use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, mount, prepare};
+use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_session, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
 use crate::store::{Directory, Links};
 use crate::view::{View, ViewError};
@@ -156,7 +156,7 @@ impl Running {
     /// Serves until it is asked to stop or unmounted.
     pub(super) fn until_stopped(self) -> Result<(), ServeError> {
         let session = self.session;
-        until_stopped(self.mounted, self.signals, move || session.join())
+        until_stopped(self.mounted, self.signals, move || join_session(session))
     }
 
     /// Stops now.
