@@ -126,9 +126,6 @@ const RATIOS: [Ratio; 7] = [
     ),
 ];
 
-/// Before each measure the kernel gets this long to take back the memory of the one before.
-const SETTLE: Duration = Duration::from_millis(100);
-
 /// Measures every line that is wanted, in turns.
 pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()> {
     let mut lines: Vec<&Ratio> = RATIOS.iter().filter(|line| wanted.has(line.name)).collect();
@@ -163,14 +160,11 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); timed.len()];
     // The first round is not timed: it brings code, files and memory to where they stay.
     for round in 0..=wanted.rounds {
-        // Each round begins elsewhere, so that no measure always follows the same one.
-        for turn in 0..timed.len() {
-            let which = (round + turn) % timed.len();
+        for (one, times) in timed.iter().zip(&mut times) {
             wanted.go_on()?;
-            std::thread::sleep(SETTLE);
-            let time = bench.time(timed[which])?;
+            let time = bench.time(*one)?;
             if round > 0 {
-                times[which].push(time.as_secs_f64());
+                times.push(time.as_secs_f64());
             }
         }
     }
