@@ -15,6 +15,7 @@ use dcfs::write::synthetic::{SyntheticOptions, synthetic_tile};
 use dcfs::write::{DatasetWriter, WriterOptions};
 use dcfs_fuzz::chunks::{Plan, Streams};
 use dcfs_fuzz::obs_schema::{TILE_CELLS, every_kind};
+use dcfs_fuzz::tile;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let corpus = std::env::args_os()
@@ -28,8 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     };
-    add("tile", tiles()?)?;
-    add("chunks", plans().iter().map(Plan::to_input).collect())?;
+    let tiles = tiles()?;
+    // What is refused at the door leads nowhere.
+    assert!(tiles.iter().all(|bytes| matches!(tile::decode(bytes), Some(Ok(_)))));
+    let plans = plans();
+    assert!(plans.iter().all(|plan| Plan::parse(&plan.to_input()) == *plan));
+    assert!(plans[..2].iter().all(|plan| plan.expected().is_some()));
+    add("tile", tiles)?;
+    add("chunks", plans.iter().map(Plan::to_input).collect())?;
     add("manifest", manifests()?)?;
     add("obs_schema", schemas()?)?;
     add("shard", vec![shard()?])
@@ -132,8 +139,8 @@ fn manifests() -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
 
 fn schemas() -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     let names = ["", "..", "a/b", "100 %", "é", "\u{1f9ec}"].map(String::from);
-    let columns = names.iter().chain([&"long".repeat(80)]).map(|name| ObsColumn {
-        name: name.clone(),
+    let columns = names.iter().cloned().chain(["long".repeat(80)]).map(|name| ObsColumn {
+        name,
         kind: ColumnKind::Category {
             codes: NumericType::Int16,
             categories: names.to_vec(),

@@ -53,12 +53,17 @@ impl Object for InMemory {
     }
 
     fn version(&self) -> io::Result<Version> {
-        Ok(Version {
-            device: 0,
-            inode: 0,
-            size: self.size(),
-            modified: 0,
-        })
+        Ok(version(self.size()))
+    }
+}
+
+/// Nothing here ever changes.
+fn version(size: u64) -> Version {
+    Version {
+        device: 0,
+        inode: 0,
+        size,
+        modified: 0,
     }
 }
 
@@ -74,8 +79,11 @@ impl Store for Memory {
     }
 
     fn attributes(&self, path: &str) -> Result<Attributes, StoreError> {
+        let size = self.find(path)?.len() as u64;
         Ok(Attributes {
-            size: self.find(path)?.len() as u64,
+            size,
+            is_folder: false,
+            version: version(size),
             modified: SystemTime::UNIX_EPOCH,
             access: Access {
                 uid: 0,
