@@ -13,4 +13,5 @@ compile_error!(
     "deltacells tiles are little-endian and are served without conversion: big-endian hosts are not supported"
 );
 
+pub mod convert;
 pub mod format;

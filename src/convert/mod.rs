@@ -1,0 +1,4 @@
+//! Counts that people have, read: AnnData and 10x Genomics HDF5 files, MatrixMarket folders.
+
+pub mod error;
+mod hdf5;
