@@ -91,7 +91,12 @@ impl Filter {
 /// Undoes `filters` (in the order in which they were applied), but those whose bit is set in `mask`.
 ///
 /// The result has exactly `expected` bytes.
-pub(super) fn decode(mut bytes: Vec<u8>, filters: &[Filter], mask: u32, expected: usize) -> Result<Vec<u8>, FilterError> {
+pub(super) fn decode(
+    mut bytes: Vec<u8>,
+    filters: &[Filter],
+    mask: u32,
+    expected: usize,
+) -> Result<Vec<u8>, FilterError> {
     // Checksums stand outside the compressed data or inside it: either way a few bytes more than the chunk.
     let limit = expected + 4 * filters.len();
     for (index, filter) in filters.iter().enumerate().rev() {
@@ -199,7 +204,10 @@ fn fletcher32(bytes: &[u8]) -> u32 {
     let (mut low, mut high) = (0u32, 0u32);
     let words = bytes.chunks_exact(2);
     let odd = words.remainder().first().copied();
-    for word in words.map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).chain(odd.map(|b| u32::from(b) << 8)) {
+    for word in words
+        .map(|w| u32::from(w[0]) << 8 | u32::from(w[1]))
+        .chain(odd.map(|b| u32::from(b) << 8))
+    {
         low = (low + word) % 0xffff;
         high = (high + low) % 0xffff;
     }
@@ -273,7 +281,14 @@ mod tests {
 
     #[test]
     fn a_gzip_chunk_of_any_size_decodes_to_its_bytes() {
-        for size in [0, 1, 100, FIRST_RESERVATION, FIRST_RESERVATION + 1, 5 * FIRST_RESERVATION] {
+        for size in [
+            0,
+            1,
+            100,
+            FIRST_RESERVATION,
+            FIRST_RESERVATION + 1,
+            5 * FIRST_RESERVATION,
+        ] {
             let bytes: Vec<u8> = (0..size).map(|i| (i / 1000) as u8).collect();
             let decoded = decode(deflate(&bytes), &[Filter::Deflate], 0, size).unwrap();
             assert!(decoded == bytes, "{size} bytes");

@@ -55,7 +55,9 @@ impl<'a> Heap<'a> {
             .get(&object)
             .ok_or_else(|| format!("string heap at {address} has no object {object}"))?;
         if length > size {
-            return Err(format!("object {object} of string heap at {address} has {size} bytes, expected {length}"));
+            return Err(format!(
+                "object {object} of string heap at {address} has {size} bytes, expected {length}"
+            ));
         }
         Ok(&collection.bytes[start..start + length])
     }
@@ -74,7 +76,9 @@ impl Collection {
         }
         let size = number(&header[8..]);
         if size < header_bytes as u64 {
-            return Err(format!("string heap at {address} has {size} bytes, expected at least {header_bytes}"));
+            return Err(format!(
+                "string heap at {address} has {size} bytes, expected at least {header_bytes}"
+            ));
         }
         let bytes = file.read(place, size)?;
         let mut objects = HashMap::new();
@@ -89,7 +93,9 @@ impl Collection {
             let start = at + header_bytes;
             let end = start.checked_add(size).filter(|&end| end <= bytes.len());
             let Some(end) = end else {
-                return Err(format!("object {index} of string heap at {address} reaches beyond the heap"));
+                return Err(format!(
+                    "object {index} of string heap at {address} reaches beyond the heap"
+                ));
             };
             objects.insert(index, (start, size));
             at = end.next_multiple_of(8);
@@ -100,5 +106,8 @@ impl Collection {
 
 /// A little-endian number of at most 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

@@ -257,7 +257,11 @@ impl H5File {
     /// The names of the groups and datasets in the group `name`, sorted.
     pub(crate) fn members(&self, name: &str) -> Result<Vec<String>> {
         let members = guarded(|| {
-            let group = if name.is_empty() { self.library.root() } else { self.library.group(name)? };
+            let group = if name.is_empty() {
+                self.library.root()
+            } else {
+                self.library.group(name)?
+            };
             let mut members = group.groups()?;
             members.extend(group.datasets()?);
             Ok(members)
@@ -304,12 +308,19 @@ impl Attributes {
 impl Element {
     fn new(datatype: &Datatype) -> Self {
         let number = |kind, byte_order: &DatatypeByteOrder| match byte_order {
-            DatatypeByteOrder::LittleEndian => Self::Number(StoredNumber { kind, big_endian: false }),
+            DatatypeByteOrder::LittleEndian => Self::Number(StoredNumber {
+                kind,
+                big_endian: false,
+            }),
             DatatypeByteOrder::BigEndian => Self::Number(StoredNumber { kind, big_endian: true }),
             DatatypeByteOrder::Vax => Self::Other("numbers in VAX byte order".into()),
         };
         match datatype {
-            Datatype::FixedPoint { size, byte_order, layout } => {
+            Datatype::FixedPoint {
+                size,
+                byte_order,
+                layout,
+            } => {
                 let whole = layout.bit_offset == 0 && u32::from(layout.bit_precision) == 8 * size;
                 let kind = match (size, layout.signed) {
                     (1, true) => NumericType::Int8,
@@ -327,15 +338,21 @@ impl Element {
                     false => Self::Other(format!("integers of {} bits in {size} bytes", layout.bit_precision)),
                 }
             }
-            Datatype::FloatingPoint { size: 4, byte_order, layout } if *layout == FloatingPointLayout::IEEE754_BINARY32 => {
-                number(NumericType::Float32, byte_order)
-            }
-            Datatype::FloatingPoint { size: 8, byte_order, layout } if *layout == FloatingPointLayout::IEEE754_BINARY64 => {
-                number(NumericType::Float64, byte_order)
-            }
-            Datatype::FloatingPoint { size: 2, byte_order, layout }
-                if (layout.exponent_size, layout.mantissa_size, layout.exponent_bias) == (5, 10, 15) =>
-            {
+            Datatype::FloatingPoint {
+                size: 4,
+                byte_order,
+                layout,
+            } if *layout == FloatingPointLayout::IEEE754_BINARY32 => number(NumericType::Float32, byte_order),
+            Datatype::FloatingPoint {
+                size: 8,
+                byte_order,
+                layout,
+            } if *layout == FloatingPointLayout::IEEE754_BINARY64 => number(NumericType::Float64, byte_order),
+            Datatype::FloatingPoint {
+                size: 2,
+                byte_order,
+                layout,
+            } if (layout.exponent_size, layout.mantissa_size, layout.exponent_bias) == (5, 10, 15) => {
                 number(NumericType::Float16, byte_order)
             }
             Datatype::FloatingPoint { size, .. } => Self::Other(format!("floating-point numbers of {size} bytes")),
@@ -393,7 +410,9 @@ impl H5Dataset {
         }
         let element_bytes = u64::from(datatype.type_size());
         if element_bytes == 0 || element_bytes > MAX_ELEMENT_BYTES {
-            return Err(fault(format!("has elements of {element_bytes} bytes, expected 1 to {MAX_ELEMENT_BYTES}")));
+            return Err(fault(format!(
+                "has elements of {element_bytes} bytes, expected 1 to {MAX_ELEMENT_BYTES}"
+            )));
         }
         let total = shape.iter().try_fold(element_bytes, |bytes, &n| bytes.checked_mul(n));
         let Some(total) = total.filter(|&total| total <= i64::MAX as u64) else {
@@ -401,7 +420,11 @@ impl H5Dataset {
         };
         let element = Element::new(&datatype);
         if let Element::Record(members) = &element {
-            let outside = |m: &&Member| m.offset.checked_add(m.size).is_none_or(|end| end as u64 > element_bytes);
+            let outside = |m: &&Member| {
+                m.offset
+                    .checked_add(m.size)
+                    .is_none_or(|end| end as u64 > element_bytes)
+            };
             if let Some(member) = members.iter().find(outside) {
                 return Err(fault(format!("field {:?} lies outside its record", member.name)));
             }
@@ -417,7 +440,9 @@ impl H5Dataset {
                 }
                 Storage::Inline(bytes)
             }
-            Layout::Contiguous { address: Some(address), .. } => {
+            Layout::Contiguous {
+                address: Some(address), ..
+            } => {
                 if address.checked_add(total).is_none_or(|end| end > raw.length) {
                     return Err(fault(format!(
                         "{total} bytes at {address} lie outside the file, which has {} bytes: it is cut short or damaged",
@@ -426,14 +451,20 @@ impl H5Dataset {
                 }
                 Storage::Contiguous(address)
             }
-            Layout::Contiguous { address: None, .. } => Storage::Fill(fill(dataset, &shape, element_bytes).map_err(failed)?),
-            Layout::Chunked { chunk_shape, .. } => {
-                Storage::Chunked(Chunks::new(dataset, &shape, &chunk_shape, element_bytes).map_err(|error| match error {
+            Layout::Contiguous { address: None, .. } => {
+                Storage::Fill(fill(dataset, &shape, element_bytes).map_err(failed)?)
+            }
+            Layout::Chunked { chunk_shape, .. } => Storage::Chunked(
+                Chunks::new(dataset, &shape, &chunk_shape, element_bytes).map_err(|error| match error {
                     ChunksError::Library(error) => failed(error),
                     ChunksError::Fault(what) => fault(what),
-                })?)
+                })?,
+            ),
+            _ => {
+                return Err(fault(
+                    "is a virtual dataset, which is not supported; save the file again".into(),
+                ));
             }
-            _ => return Err(fault("is a virtual dataset, which is not supported; save the file again".into())),
         };
         Ok(Self {
             raw: Arc::clone(raw),
@@ -507,14 +538,20 @@ impl H5Dataset {
 
     /// The bytes of `columns` of `rows`, row by row. Chunks are decoded by up to `threads` threads.
     pub(crate) fn read_block(&self, rows: Range<u64>, columns: Range<u64>, threads: usize) -> Result<Vec<u8>> {
-        if rows.start > rows.end || rows.end > self.rows() || columns.start > columns.end || columns.end > self.columns() {
+        if rows.start > rows.end
+            || rows.end > self.rows()
+            || columns.start > columns.end
+            || columns.end > self.columns()
+        {
             return Err(self.fault(format!(
                 "has the shape {:?}; rows {rows:?} and columns {columns:?} lie outside it",
                 self.shape
             )));
         }
         let width = (columns.end - columns.start) * self.element_bytes as u64;
-        let bytes = width.checked_mul(rows.end - rows.start).filter(|&bytes| bytes <= MAX_READ_BYTES);
+        let bytes = width
+            .checked_mul(rows.end - rows.start)
+            .filter(|&bytes| bytes <= MAX_READ_BYTES);
         let Some(bytes) = bytes else {
             return Err(self.fault(format!("{rows:?} are more rows than can be read at once")));
         };
@@ -535,7 +572,9 @@ impl H5Dataset {
             }
             Storage::Inline(stored) => {
                 let rows = (0..rows.end - rows.start).map(|row| (start + row * stride) as usize);
-                Ok(rows.flat_map(|at| stored[at..at + width as usize].iter().copied()).collect())
+                Ok(rows
+                    .flat_map(|at| stored[at..at + width as usize].iter().copied())
+                    .collect())
             }
             Storage::Fill(element) => Ok(element.iter().copied().cycle().take(bytes as usize).collect()),
             Storage::Chunked(chunks) => self.read_chunks(chunks, rows, columns, threads),
@@ -615,7 +654,10 @@ impl H5Dataset {
     }
 
     fn decode(&self, chunks: &Chunks, chunk: &StoredChunk) -> Result<Vec<u8>> {
-        let stored = self.raw.read(chunk.address, chunk.bytes).map_err(|fault| self.fault(fault))?;
+        let stored = self
+            .raw
+            .read(chunk.address, chunk.bytes)
+            .map_err(|fault| self.fault(fault))?;
         let expected = (chunks.rows * chunks.columns) as usize * self.element_bytes;
         filter::decode(stored, &chunks.filters, chunk.mask, expected)
             .map_err(|error| self.fault(format!("chunk at {}: {error}", chunk.address)))
@@ -707,7 +749,9 @@ impl H5Dataset {
     /// One field of the records in `bytes`, as if it were stored by itself.
     pub(crate) fn member_bytes(&self, member: &Member, bytes: &[u8]) -> Vec<u8> {
         let records = bytes.chunks_exact(self.element_bytes);
-        records.flat_map(|record| record[member.offset..member.offset + member.size].iter().copied()).collect()
+        records
+            .flat_map(|record| record[member.offset..member.offset + member.size].iter().copied())
+            .collect()
     }
 }
 
@@ -774,19 +818,29 @@ impl Chunks {
         element_bytes: u64,
     ) -> std::result::Result<Self, ChunksError> {
         let fault = |what: String| Err(ChunksError::Fault(what));
-        let bytes = chunk_shape.iter().try_fold(element_bytes, |bytes, &n| bytes.checked_mul(n));
+        let bytes = chunk_shape
+            .iter()
+            .try_fold(element_bytes, |bytes, &n| bytes.checked_mul(n));
         // The format's own limit on a chunk.
         if chunk_shape.len() != shape.len() || bytes.is_none_or(|bytes| bytes == 0 || bytes > u64::from(u32::MAX)) {
             return fault(format!("has chunks of the shape {chunk_shape:?}"));
         }
         let mut filters = Vec::new();
         for filter in dataset.filter_pipeline() {
-            match Filter::new(filter.id, &filter.client_data, filter.name.as_deref(), element_bytes as usize) {
+            match Filter::new(
+                filter.id,
+                &filter.client_data,
+                filter.name.as_deref(),
+                element_bytes as usize,
+            ) {
                 Ok(filter) => filters.push(filter),
                 Err(unsupported) => return fault(unsupported.to_string()),
             }
         }
-        let (rows, columns) = (chunk_shape.first().copied().unwrap_or(1), chunk_shape.get(1).copied().unwrap_or(1));
+        let (rows, columns) = (
+            chunk_shape.first().copied().unwrap_or(1),
+            chunk_shape.get(1).copied().unwrap_or(1),
+        );
         let across = shape.get(1).copied().unwrap_or(1).div_ceil(columns);
         let listed = guarded(|| dataset.chunks()).map_err(ChunksError::Library)?;
         let mut stored = Vec::with_capacity(listed.len());
@@ -799,7 +853,10 @@ impl Chunks {
                 continue;
             }
             if row % rows != 0 || column % columns != 0 {
-                return fault(format!("has a chunk at {:?}, which is not a multiple of {chunk_shape:?}", chunk.offset));
+                return fault(format!(
+                    "has a chunk at {:?}, which is not a multiple of {chunk_shape:?}",
+                    chunk.offset
+                ));
             }
             stored.push(StoredChunk {
                 place: row / rows * across + column / columns,
@@ -809,7 +866,12 @@ impl Chunks {
             });
         }
         stored.sort_by_key(|chunk| chunk.place);
-        let all = shape.first().copied().unwrap_or(1).div_ceil(rows).saturating_mul(across);
+        let all = shape
+            .first()
+            .copied()
+            .unwrap_or(1)
+            .div_ceil(rows)
+            .saturating_mul(across);
         if (stored.len() as u64) < all && !shape.contains(&0) && !fills_with_zero(dataset) {
             return fault("has chunks that were never written, and a fill value that is not zero".into());
         }
@@ -832,7 +894,10 @@ impl Chunks {
 
     /// The stored chunks that hold something of the window; both ranges hold something.
     fn overlapping(&self, rows: &Range<u64>, columns: &Range<u64>) -> Vec<StoredChunk> {
-        let (first, last) = (rows.start / self.rows * self.across, rows.end.div_ceil(self.rows) * self.across);
+        let (first, last) = (
+            rows.start / self.rows * self.across,
+            rows.end.div_ceil(self.rows) * self.across,
+        );
         let from = self.stored.partition_point(|chunk| chunk.place < first);
         let to = self.stored.partition_point(|chunk| chunk.place < last);
         let beside = |chunk: &&StoredChunk| {

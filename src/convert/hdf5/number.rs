@@ -12,7 +12,6 @@ use std::sync::Arc;
 use crate::convert::error::CountFault;
 use crate::format::obs::NumericType;
 
-
 /// A number type as a file stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredNumber {
@@ -140,17 +139,50 @@ stored_float! {
 macro_rules! with_type {
     ($kind:expr, $T:ident => $body:expr) => {
         match $kind {
-            NumericType::Int8 => { type $T = i8; $body }
-            NumericType::Int16 => { type $T = i16; $body }
-            NumericType::Int32 => { type $T = i32; $body }
-            NumericType::Int64 => { type $T = i64; $body }
-            NumericType::UInt8 => { type $T = u8; $body }
-            NumericType::UInt16 => { type $T = u16; $body }
-            NumericType::UInt32 => { type $T = u32; $body }
-            NumericType::UInt64 => { type $T = u64; $body }
-            NumericType::Float16 => { type $T = F16; $body }
-            NumericType::Float32 => { type $T = f32; $body }
-            NumericType::Float64 => { type $T = f64; $body }
+            NumericType::Int8 => {
+                type $T = i8;
+                $body
+            }
+            NumericType::Int16 => {
+                type $T = i16;
+                $body
+            }
+            NumericType::Int32 => {
+                type $T = i32;
+                $body
+            }
+            NumericType::Int64 => {
+                type $T = i64;
+                $body
+            }
+            NumericType::UInt8 => {
+                type $T = u8;
+                $body
+            }
+            NumericType::UInt16 => {
+                type $T = u16;
+                $body
+            }
+            NumericType::UInt32 => {
+                type $T = u32;
+                $body
+            }
+            NumericType::UInt64 => {
+                type $T = u64;
+                $body
+            }
+            NumericType::Float16 => {
+                type $T = F16;
+                $body
+            }
+            NumericType::Float32 => {
+                type $T = f32;
+                $body
+            }
+            NumericType::Float64 => {
+                type $T = f64;
+                $body
+            }
         }
     };
 }
@@ -214,7 +246,9 @@ impl StoredNumber {
     /// The values as Python's `str` prints them, for use as labels.
     pub(crate) fn labels(self, bytes: &[u8]) -> Vec<String> {
         match self.kind {
-            NumericType::Float16 => floats::<F16>(bytes, self.big_endian, |v| python_float(format!("{:?}", v.to_f32()))),
+            NumericType::Float16 => {
+                floats::<F16>(bytes, self.big_endian, |v| python_float(format!("{:?}", v.to_f32())))
+            }
             NumericType::Float32 => floats::<f32>(bytes, self.big_endian, |v| python_float(format!("{v:?}"))),
             NumericType::Float64 => floats::<f64>(bytes, self.big_endian, |v| python_float(format!("{v:?}"))),
             _ => with_type!(self.kind, T => floats::<T>(bytes, self.big_endian, |v| v.to_string())),
@@ -254,10 +288,16 @@ fn python_float(digits: String) -> String {
     }
 }
 
-fn each<T: Stored, E>(bytes: &[u8], big: bool, mut f: impl FnMut(usize, T) -> Result<(), E>) -> Result<(), E>
-{
+fn each<T: Stored, E>(bytes: &[u8], big: bool, mut f: impl FnMut(usize, T) -> Result<(), E>) -> Result<(), E> {
     for (index, bytes) in bytes.chunks_exact(T::SIZE).enumerate() {
-        f(index, if big { T::read::<true>(bytes) } else { T::read::<false>(bytes) })?;
+        f(
+            index,
+            if big {
+                T::read::<true>(bytes)
+            } else {
+                T::read::<false>(bytes)
+            },
+        )?;
     }
     Ok(())
 }
@@ -342,7 +382,10 @@ mod tests {
             })*};
         }
         check!(Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 u8, UInt16 u16, UInt32 u32, UInt64 u64, Float32 f32, Float64 f64);
-        let halves: Vec<u8> = [0.0, 1.0, 2048.0].iter().flat_map(|&v| F16::from_f32(v).to_le_bytes()).collect();
+        let halves: Vec<u8> = [0.0, 1.0, 2048.0]
+            .iter()
+            .flat_map(|&v| F16::from_f32(v).to_le_bytes())
+            .collect();
         let mut counts = Vec::new();
         stored(NumericType::Float16).counts(&halves, &mut counts).unwrap();
         assert_eq!(counts, [0, 1, 2048]);
@@ -353,7 +396,10 @@ mod tests {
         let f64s = |values: &[f64]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
         let mut many = vec![1.0; 3000];
         many[2500] = 0.5;
-        assert_eq!(first_fault(NumericType::Float64, &f64s(&many)), (2500, CountFault::Fraction));
+        assert_eq!(
+            first_fault(NumericType::Float64, &f64s(&many)),
+            (2500, CountFault::Fraction)
+        );
         for (value, why) in [
             (-1.0, CountFault::Negative),
             (-0.5, CountFault::Negative),
@@ -362,19 +408,35 @@ mod tests {
             (2147483648.0, CountFault::TooLarge),
             (1e300, CountFault::TooLarge),
         ] {
-            assert_eq!(first_fault(NumericType::Float64, &f64s(&[2147483647.0, value])), (1, why), "{value}");
+            assert_eq!(
+                first_fault(NumericType::Float64, &f64s(&[2147483647.0, value])),
+                (1, why),
+                "{value}"
+            );
         }
         let f32s: Vec<u8> = [1f32, 2147483648.0].iter().flat_map(|v| v.to_le_bytes()).collect();
         assert_eq!(first_fault(NumericType::Float32, &f32s), (1, CountFault::TooLarge));
-        assert_eq!(first_fault(NumericType::Int64, &(-3i64).to_le_bytes()), (0, CountFault::Negative));
-        assert_eq!(first_fault(NumericType::Int64, &(1i64 << 32).to_le_bytes()), (0, CountFault::TooLarge));
-        assert_eq!(first_fault(NumericType::UInt64, &u64::MAX.to_le_bytes()), (0, CountFault::TooLarge));
+        assert_eq!(
+            first_fault(NumericType::Int64, &(-3i64).to_le_bytes()),
+            (0, CountFault::Negative)
+        );
+        assert_eq!(
+            first_fault(NumericType::Int64, &(1i64 << 32).to_le_bytes()),
+            (0, CountFault::TooLarge)
+        );
+        assert_eq!(
+            first_fault(NumericType::UInt64, &u64::MAX.to_le_bytes()),
+            (0, CountFault::TooLarge)
+        );
     }
 
     #[test]
     fn an_index_at_or_above_its_limit_is_refused() {
         let bytes: Vec<u8> = [3i32, 4].iter().flat_map(|v| v.to_le_bytes()).collect();
-        assert_eq!(stored(NumericType::Int32).indices(&bytes, 4, &mut Vec::new()), Err((1, "4".into())));
+        assert_eq!(
+            stored(NumericType::Int32).indices(&bytes, 4, &mut Vec::new()),
+            Err((1, "4".into()))
+        );
         assert_eq!(stored(NumericType::Int32).indices(&bytes, 5, &mut Vec::new()), Ok(()));
         assert_eq!(
             stored(NumericType::Int32).indices(&(-1i32).to_le_bytes(), 5, &mut Vec::new()),
