@@ -13,5 +13,12 @@ compile_error!(
     "deltacells tiles are little-endian and are served without conversion: big-endian hosts are not supported"
 );
 
+pub mod cache;
 pub mod convert;
+pub mod dataset;
 pub mod format;
+pub mod store;
+pub mod write;
+
+#[cfg(test)]
+mod testdata;

@@ -3,8 +3,15 @@
 //! Everything here turns untrusted bytes into types that cannot be wrong, or types into bytes. Nothing here
 //! opens a file, starts a thread or allocates more than the bytes it was handed can justify.
 
+pub mod decode;
+pub mod encode;
+pub mod fingerprint;
+pub mod json;
+mod kernels;
 pub mod manifest;
 pub mod obs;
+#[cfg(test)]
+pub(crate) mod plain;
 pub mod tile;
 
 /// Position of a tile in the dataset, from 0.

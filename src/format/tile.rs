@@ -189,6 +189,25 @@ impl Chunk {
     pub fn nnz(&self) -> u64 {
         self.nonzeros.end - self.nonzeros.start
     }
+
+    /// The chunk's table entry as it is stored; what [`Layout::parse`] reads.
+    pub fn to_bytes(&self) -> [u8; CHUNK_ENTRY_BYTES] {
+        let placed = |range: &ByteRange| [range.start, range.end - range.start];
+        let optional = |range: &Option<ByteRange>| range.as_ref().map_or([0, 0], placed);
+        let fields = [
+            [self.cells.start, self.cells.end],
+            [self.nonzeros.start, self.nonzeros.end],
+            placed(&self.gaps),
+            placed(&self.values),
+            optional(&self.value_exceptions),
+            optional(&self.gap_exceptions),
+        ];
+        let mut bytes = [0; CHUNK_ENTRY_BYTES];
+        for (place, field) in bytes.chunks_exact_mut(8).zip(fields.as_flattened()) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
 }
 
 /// A tile's validated header and chunk table.
@@ -305,6 +324,29 @@ impl Header {
             n_chunks: n_chunks as usize,
             indptr_offset,
         })
+    }
+
+    /// The header as it is stored; what [`Header::parse`] reads.
+    pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        for (offset, field) in [
+            (8, VERSION),
+            (32, self.spec.n_genes),
+            (36, self.n_chunks as u32),
+            (56, self.crc32),
+        ] {
+            bytes[offset..offset + 4].copy_from_slice(&field.to_le_bytes());
+        }
+        for (offset, field) in [
+            (16, self.spec.n_cells),
+            (24, self.spec.nnz),
+            (40, self.indptr_offset),
+            (48, self.spec.bytes),
+        ] {
+            bytes[offset..offset + 8].copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
     }
 
     /// The chunk table's bytes in the file.

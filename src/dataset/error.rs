@@ -1,0 +1,42 @@
+//! What can be wrong with a dataset, with the name of the file it is wrong in.
+
+use thiserror::Error;
+
+use crate::format::manifest::ManifestError;
+use crate::format::obs::ObsSchemaError;
+use crate::format::tile::{TileError, TileFault};
+use crate::store::StoreError;
+
+/// Why a dataset, or a part of it, could not be read.
+#[derive(Debug, Error)]
+pub enum DatasetError {
+    /// A file is missing or unreadable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// `manifest.json` was refused.
+    #[error("{name}: {source}")]
+    Manifest { name: String, source: ManifestError },
+    /// `obs/schema.json` was refused.
+    #[error("{name}: {source}")]
+    ObsSchema { name: String, source: ObsSchemaError },
+    /// A tile was refused.
+    #[error("{name}: {source}")]
+    Tile { name: String, source: TileError },
+    /// A file is not the one it was.
+    #[error("{name}: the file changed while it was read")]
+    Changed { name: String },
+}
+
+impl DatasetError {
+    /// A short name for counters.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Store(_) => "io",
+            Self::Manifest { .. } => "manifest",
+            Self::ObsSchema { .. } => "obs",
+            Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }) => "checksum",
+            Self::Tile { .. } => "tile",
+            Self::Changed { .. } => "changed",
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! An opened dataset: a store whose manifest was read and validated, and the tiles in it.
+
+mod error;
+mod tile;
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+
+use lru::LruCache;
+use rayon::ThreadPool;
+use rayon::prelude::*;
+
+pub use error::DatasetError;
+pub use tile::{Array, Tile};
+
+use crate::format::TileId;
+use crate::format::manifest::Manifest;
+use crate::format::obs::ObsSchema;
+use crate::store::{Store, Version, read_whole};
+
+/// The most bytes of `manifest.json`: a hundred million tiles.
+const MANIFEST_LIMIT: u64 = 4 << 30;
+/// The most bytes of `obs/schema.json`.
+const SCHEMA_LIMIT: u64 = 1 << 30;
+/// How many tiles stay open, with their chunk table and indptr, after they were used.
+const OPEN_TILES: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");
+
+/// A dataset that can be read. Shared between threads.
+pub struct Dataset {
+    store: Arc<dyn Store>,
+    manifest: Manifest,
+    schema: Option<ObsSchema>,
+    tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
+    /// Tiles whose checksum was found right, and in which state of the file.
+    verified: Mutex<HashMap<TileId, Version>>,
+}
+
+impl Dataset {
+    /// Reads and validates the manifest and the obs schema. Tiles and shards are looked at when they are needed.
+    ///
+    /// # Errors
+    /// When either is missing, unreadable or not what the format asks for.
+    pub fn open(store: Arc<dyn Store>) -> Result<Self, DatasetError> {
+        let text = read_whole(&*store, "manifest.json", MANIFEST_LIMIT)?;
+        let manifest = Manifest::parse(&text).map_err(|source| DatasetError::Manifest {
+            name: name(&*store, "manifest.json"),
+            source,
+        })?;
+        drop(text);
+        let schema = if manifest.obs.is_some() {
+            let path = "obs/schema.json";
+            let text = read_whole(&*store, path, SCHEMA_LIMIT)?;
+            let schema = ObsSchema::parse(&text).map_err(|source| DatasetError::ObsSchema {
+                name: name(&*store, path),
+                source,
+            })?;
+            Some(schema)
+        } else {
+            None
+        };
+        let tiles = Mutex::new(LruCache::new(OPEN_TILES));
+        Ok(Self {
+            store,
+            manifest,
+            schema,
+            tiles,
+            verified: Mutex::default(),
+        })
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The obs columns; `None` when the dataset has no obs.
+    pub fn schema(&self) -> Option<&ObsSchema> {
+        self.schema.as_ref()
+    }
+
+    /// Where the dataset is.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Opens tile `id`: header, chunk table and indptr, held against the manifest. Nothing is decoded.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is not what the format and the manifest say.
+    ///
+    /// # Panics
+    /// When there is no such tile.
+    pub fn tile(&self, id: TileId) -> Result<Arc<Tile>, DatasetError> {
+        if let Some(tile) = self.opened(id) {
+            return Ok(tile);
+        }
+        let tile = Arc::new(Tile::open(&*self.store, self.manifest.tile(id))?);
+        if lock(&self.verified).get(&id) == Some(&tile.version()) {
+            tile.trust();
+        }
+        lock(&self.tiles).put(id, tile.clone());
+        Ok(tile)
+    }
+
+    /// Tile `id` if it is open already.
+    pub fn opened(&self, id: TileId) -> Option<Arc<Tile>> {
+        lock(&self.tiles).get(&id).cloned()
+    }
+
+    /// Makes sure that the tile's checksum is right. It is computed once for each state of the file.
+    ///
+    /// Threads that ask at the same time share the work.
+    ///
+    /// # Errors
+    /// When the file cannot be read or the checksum is wrong.
+    pub fn verify(&self, tile: &Tile) -> Result<(), DatasetError> {
+        let id = tile.layout().spec.id;
+        match tile.verify() {
+            Ok(first) => {
+                if first {
+                    lock(&self.verified).insert(id, tile.version());
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.forget(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Decodes whole arrays of a tile with every thread of `pool`, after its checksum was found right.
+    ///
+    /// `indices` and `data`, where wanted, have one entry a nonzero of the tile.
+    ///
+    /// # Errors
+    /// When the tile cannot be read or decoded.
+    ///
+    /// # Panics
+    /// When an output has another length.
+    pub fn decode(
+        &self,
+        tile: &Tile,
+        indices: Option<&mut [i32]>,
+        data: Option<&mut [i32]>,
+        pool: &ThreadPool,
+    ) -> Result<(), DatasetError> {
+        if !tile.is_verified() {
+            pool.broadcast(|_| self.verify(tile))
+                .into_iter()
+                .collect::<Result<(), _>>()?;
+        }
+        let mut jobs = Vec::new();
+        for (array, out) in [(Array::Indices, indices), (Array::Data, data)] {
+            let Some(mut rest) = out else { continue };
+            assert_eq!(rest.len() as u64, tile.layout().spec.nnz, "one entry a nonzero");
+            for chunk in &tile.layout().chunks {
+                let (out, later) = rest.split_at_mut(chunk.nnz() as usize);
+                rest = later;
+                jobs.push((array, chunk.index, out));
+            }
+        }
+        let decode = |(array, chunk, out)| tile.decode_chunk(array, chunk, out);
+        pool.install(|| jobs.into_par_iter().with_max_len(1).try_for_each(decode))
+    }
+
+    /// Closes tile `id`, so that the next use looks at the file again.
+    pub fn forget(&self, id: TileId) {
+        lock(&self.tiles).pop(&id);
+    }
+}
+
+fn name(store: &dyn Store, path: &str) -> String {
+    format!("{}/{path}", store.location())
+}
+
+/// Locks; a thread that panicked while it held the lock left nothing half done in these maps.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,108 @@
+//! Where a dataset's bytes are.
+//!
+//! A [`Store`] opens [`Object`]s by their path below the dataset's root (`tiles/tile_000000.dct`). It knows nothing
+//! of what is in them. Today there is one kind of store, a [`Directory`].
+
+mod access;
+mod directory;
+
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use thiserror::Error;
+
+pub use access::Access;
+pub use directory::Directory;
+
+/// Something in the store could not be opened or read.
+#[derive(Debug, Error)]
+#[error("{name}: {source}")]
+pub struct StoreError {
+    /// Full name of the object, as a person would give it to another tool.
+    pub name: String,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// What tells one state of an object from another: equal versions mean equal bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// Which file this is on its device.
+    pub device: u64,
+    /// Which file this is on its device.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last modification, in nanoseconds since the epoch.
+    pub modified: i128,
+}
+
+/// What `stat` shows of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// Size in bytes.
+    pub size: u64,
+    /// Last modification.
+    pub modified: SystemTime,
+    /// Who may read it, taking into account the folders on the way to it.
+    pub access: Access,
+}
+
+/// An opened object: an immutable sequence of bytes.
+pub trait Object: Send + Sync {
+    /// Full name, for messages.
+    fn name(&self) -> String;
+
+    /// Size in bytes when it was opened.
+    fn size(&self) -> u64;
+
+    /// Fills `buffer` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// When they cannot be read, or the object ends before `offset + buffer.len()`.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// The state of the object now. An object that changed since it was opened has another version.
+    ///
+    /// # Errors
+    /// When the store cannot tell.
+    fn version(&self) -> io::Result<Version>;
+}
+
+/// A place that holds a dataset.
+pub trait Store: Send + Sync {
+    /// The dataset's root, as a person would give it.
+    fn location(&self) -> String;
+
+    /// Opens the object at `path` below the root.
+    ///
+    /// # Errors
+    /// When it is not there, may not be read, or is no regular file.
+    fn open(&self, path: &str) -> Result<Arc<dyn Object>, StoreError>;
+
+    /// What `stat` shows of the object or folder at `path`; the empty path is the root.
+    ///
+    /// # Errors
+    /// When it is not there or may not be looked at.
+    fn attributes(&self, path: &str) -> Result<Attributes, StoreError>;
+}
+
+/// Reads a small object whole.
+///
+/// # Errors
+/// When it cannot be opened or read, or is larger than `limit` bytes.
+pub fn read_whole(store: &dyn Store, path: &str, limit: u64) -> Result<Vec<u8>, StoreError> {
+    let object = store.open(path)?;
+    let failed = |source| StoreError {
+        name: object.name(),
+        source,
+    };
+    if object.size() > limit {
+        let reason = format!("{} bytes, expected at most {limit}", object.size());
+        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, reason)));
+    }
+    let mut bytes = vec![0; object.size() as usize];
+    object.read_at(&mut bytes, 0).map_err(failed)?;
+    Ok(bytes)
+}
