@@ -100,6 +100,12 @@ impl fmt::Display for BadCount {
 
 impl std::error::Error for BadCount {}
 
+impl From<BadCount> for ConvertError {
+    fn from(bad: BadCount) -> Self {
+        Self::Count(Box::new(bad))
+    }
+}
+
 impl ConvertError {
     /// An [`ConvertError::Io`], for `map_err`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self + use<> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::error::{ConvertError, Result};
-use super::hdf5::{Element, H5Dataset, NotACount};
+use super::hdf5::{H5Dataset, NotACount};
 use super::regroup::Regroup;
 use super::source::{MatrixError, Reading, RowBlock, Scan};
 
@@ -510,9 +510,4 @@ fn compress(first: u64, dense: &[u32], n_genes: usize, cells: usize) -> RowBlock
         block.indptr.push(block.genes.len());
     }
     block
-}
-
-/// Whether elements can be counts.
-pub(crate) fn is_numeric(data: &H5Dataset) -> bool {
-    matches!(data.element(), Element::Number(_))
 }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, StringArray};
 
-use super::error::{ConvertError, CountFault, Result};
+use super::error::{BadCount, ConvertError, CountFault, Result};
+use super::genes::Genes;
 use crate::format::obs::NumericType;
 
 /// One input: a count matrix of cells by genes, with what is known of its cells and genes.
@@ -105,19 +106,6 @@ impl Reading {
     }
 }
 
-/// The genes of an input, in its order.
-#[derive(Debug, Clone)]
-pub struct Genes {
-    /// The names, which are the index of the gene table; not necessarily unique.
-    pub names: Vec<String>,
-    /// Identifiers, where a column of the table holds them.
-    pub ids: Option<Vec<String>>,
-    /// The gene table: its columns, then its index as the last column.
-    pub table: RecordBatch,
-    /// The name of the index, where it has one.
-    pub index_name: Option<String>,
-}
-
 /// A column that describes cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceColumn {
@@ -181,6 +169,34 @@ pub(crate) enum MatrixError {
 impl From<ConvertError> for MatrixError {
     fn from(error: ConvertError) -> Self {
         Self::Other(error)
+    }
+}
+
+impl MatrixError {
+    /// The error with the names of the cell and the gene, where they are known.
+    ///
+    /// `genes` are those that the error counts, which are not all of a source's when it leaves some out.
+    pub(crate) fn named(self, source: &dyn Source, genes: &Genes, matrix: &str, hint: Option<String>) -> ConvertError {
+        let (cell, gene, value, why) = match self {
+            Self::Other(error) => return error,
+            Self::Count { cell, gene, value, why } => (cell, gene, value, why),
+        };
+        let name = source.cell_names(cell..cell + 1).ok();
+        let name = name
+            .filter(|names| !names.is_empty())
+            .map(|names| names.value(0).to_owned());
+        let bad = BadCount {
+            path: source.path().to_path_buf(),
+            matrix: matrix.to_owned(),
+            cell,
+            cell_name: name,
+            gene: gene.into(),
+            gene_name: genes.names.get(gene as usize).cloned(),
+            value,
+            why,
+            hint,
+        };
+        bad.into()
     }
 }
 

@@ -477,11 +477,6 @@ impl H5Dataset {
         })
     }
 
-    /// Its path in the file.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The extent of each dimension.
     pub(crate) fn shape(&self) -> &[u64] {
         &self.shape

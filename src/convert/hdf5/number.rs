@@ -233,6 +233,22 @@ impl StoredNumber {
         Ok(out)
     }
 
+    /// The values of `bytes` as codes: whole numbers that may be negative. What is none, or too large, is below -1.
+    pub(crate) fn signed(self, bytes: &[u8]) -> Vec<i64> {
+        const NO_CODE: i64 = i64::MIN;
+        macro_rules! codes {
+            ($($kind:ident $native:ty),*) => {
+                match self.kind {
+                    $(NumericType::$kind => {
+                        map(bytes, self.big_endian, |value: $native| i64::try_from(value).unwrap_or(NO_CODE))
+                    })*
+                    _ => vec![NO_CODE; bytes.len() / self.kind.width()],
+                }
+            };
+        }
+        codes!(Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 u8, UInt16 u16, UInt32 u32, UInt64 u64)
+    }
+
     /// The values of `bytes` as an Arrow array of the same type; `missing` marks values that are none.
     ///
     /// NaN is missing too: that is what pandas means by it.
@@ -246,24 +262,26 @@ impl StoredNumber {
     /// The values as Python's `str` prints them, for use as labels.
     pub(crate) fn labels(self, bytes: &[u8]) -> Vec<String> {
         match self.kind {
-            NumericType::Float16 => {
-                floats::<F16>(bytes, self.big_endian, |v| python_float(format!("{:?}", v.to_f32())))
-            }
-            NumericType::Float32 => floats::<f32>(bytes, self.big_endian, |v| python_float(format!("{v:?}"))),
-            NumericType::Float64 => floats::<f64>(bytes, self.big_endian, |v| python_float(format!("{v:?}"))),
-            _ => with_type!(self.kind, T => floats::<T>(bytes, self.big_endian, |v| v.to_string())),
+            NumericType::Float16 => map(bytes, self.big_endian, |v: F16| {
+                python_float(format!("{:?}", v.to_f32()))
+            }),
+            NumericType::Float32 => map(bytes, self.big_endian, |v: f32| python_float(format!("{v:?}"))),
+            NumericType::Float64 => map(bytes, self.big_endian, |v: f64| python_float(format!("{v:?}"))),
+            _ => with_type!(self.kind, T => map(bytes, self.big_endian, |v: T| v.to_string())),
         }
     }
 }
 
-fn floats<T: Stored>(bytes: &[u8], big: bool, print: impl Fn(T) -> String) -> Vec<String> {
-    let mut out = Vec::with_capacity(bytes.len() / T::SIZE);
-    let all: Result<(), std::convert::Infallible> = each::<T, _>(bytes, big, |_, value| {
-        out.push(print(value));
-        Ok(())
-    });
-    match all {
-        Ok(()) => out,
+fn map<T: Stored, R>(bytes: &[u8], big: bool, f: impl Fn(T) -> R) -> Vec<R> {
+    match big {
+        true => bytes
+            .chunks_exact(T::SIZE)
+            .map(|bytes| f(T::read::<true>(bytes)))
+            .collect(),
+        false => bytes
+            .chunks_exact(T::SIZE)
+            .map(|bytes| f(T::read::<false>(bytes)))
+            .collect(),
     }
 }
 
