@@ -654,11 +654,7 @@ impl Text {
                     shown(line)
                 )));
             };
-            return Ok(Header {
-                rows,
-                columns,
-                entries,
-            });
+            return Ok(Header { rows, columns, entries });
         }
     }
 }
