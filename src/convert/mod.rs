@@ -5,6 +5,7 @@ pub mod genes;
 pub mod h5ad;
 pub mod mtx;
 pub mod open;
+pub mod plan;
 pub mod source;
 pub mod tenx_h5;
 
