@@ -2,7 +2,7 @@
 //!
 //! The library is layered, and each layer knows only those below it:
 //!
-//! * [`format`] is what the bytes mean. It does no I/O and starts no threads.
+//! * [`format`](mod@format) is what the bytes mean. It does no I/O and starts no threads.
 //! * [`store`] is where the bytes are: today a directory.
 //! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
 //!   "these nonzeros of that array of that tile".
@@ -16,9 +16,13 @@ compile_error!(
 pub mod cache;
 pub mod convert;
 pub mod dataset;
+pub mod engine;
 pub mod format;
+pub mod fs;
 pub mod store;
+pub mod view;
 pub mod write;
 
+pub mod cli;
 #[cfg(test)]
 mod testdata;

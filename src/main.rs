@@ -1,1 +1,9 @@
-fn main() {}
+//! The `dcfs` command.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    dcfs::cli::Cli::parse().run()
+}

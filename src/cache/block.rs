@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Deref;
 
 use memmap2::{Advice, Mmap, MmapMut};
+use zerocopy::IntoBytes;
 
 use super::Reservation;
 
@@ -21,43 +22,26 @@ pub struct Block {
 #[derive(Debug)]
 enum Bytes {
     Memory(MmapMut),
-    Small(Vec<u8>),
+    /// Whole words, for their alignment, and how many of their bytes count.
+    Words(Vec<u64>, usize),
+    Plain(Vec<u8>),
     /// A file of our own that nobody else can name, and its mapping; `None` when it is empty.
     File(File, Option<Mmap>),
 }
 
 impl Block {
-    /// A block of `length` bytes that `fill` writes, kept as long as `reservation` allows.
-    ///
-    /// # Errors
-    /// When there is no memory, or what `fill` says.
-    pub fn fill<E: From<io::Error>>(
-        length: usize,
-        reservation: Option<Reservation>,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<Self, E> {
-        let bytes = if length < HUGE {
-            let mut bytes = Vec::new();
-            bytes
-                .try_reserve_exact(length)
-                .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-            bytes.resize(length, 0);
-            fill(&mut bytes)?;
-            Bytes::Small(bytes)
-        } else {
-            let mut map = MmapMut::map_anon(length)?;
-            // Without huge pages it works the same, slower.
-            let _ = map.advise(Advice::HugePage);
-            fill(&mut map)?;
-            Bytes::Memory(map)
-        };
-        Ok(Self { bytes, reservation })
+    /// A block of what was written into `buffer`.
+    pub fn from_buffer(buffer: Buffer, reservation: Option<Reservation>) -> Self {
+        Self {
+            bytes: buffer.0,
+            reservation,
+        }
     }
 
     /// A block of bytes that are there already.
     pub fn from_vec(bytes: Vec<u8>, reservation: Option<Reservation>) -> Self {
         Self {
-            bytes: Bytes::Small(bytes),
+            bytes: Bytes::Plain(bytes),
             reservation,
         }
     }
@@ -90,9 +74,39 @@ impl Deref for Block {
     fn deref(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Memory(map) => map,
-            Bytes::Small(bytes) => bytes,
+            Bytes::Words(words, length) => &words.as_bytes()[..*length],
+            Bytes::Plain(bytes) => bytes,
             Bytes::File(_, Some(map)) => map,
             Bytes::File(_, None) => &[],
+        }
+    }
+}
+
+/// Memory to decode into, zero at first, on huge pages where it is large.
+#[derive(Debug)]
+pub struct Buffer(Bytes);
+
+impl Buffer {
+    /// `length` bytes, aligned for whole numbers of any width.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn new(length: usize) -> io::Result<Self> {
+        if length < HUGE {
+            return Ok(Self(Bytes::Words(vec![0; length.div_ceil(8)], length)));
+        }
+        let map = MmapMut::map_anon(length)?;
+        // Without huge pages it works the same, slower.
+        let _ = map.advise(Advice::HugePage);
+        Ok(Self(Bytes::Memory(map)))
+    }
+
+    /// The memory.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Bytes::Memory(map) => map,
+            Bytes::Words(words, length) => &mut words.as_mut_bytes()[..*length],
+            Bytes::Plain(_) | Bytes::File(..) => unreachable!("a buffer is made of memory or words"),
         }
     }
 }

@@ -5,13 +5,15 @@
 
 mod block;
 mod budget;
+pub mod mapping;
+pub mod tmpfs;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-pub use block::Block;
+pub use block::{Block, Buffer};
 pub use budget::{Budget, Reservation};
 
 use crate::dataset::{Array, DatasetError};

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::{ShardError, TableFault};
 use crate::format::manifest::ManifestError;
 use crate::format::obs::ObsSchemaError;
 use crate::format::tile::{TileError, TileFault};
@@ -22,6 +23,19 @@ pub enum DatasetError {
     /// A tile was refused.
     #[error("{name}: {source}")]
     Tile { name: String, source: TileError },
+    /// An obs shard was refused.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// Values of an obs column cannot be shown as what the schema says they are.
+    #[error("column {column:?} of tile {tile}: {reason}")]
+    Column {
+        column: String,
+        tile: usize,
+        reason: String,
+    },
+    /// A file about genes or obs as a whole is not what the manifest says.
+    #[error("{name}: {source}")]
+    Table { name: String, source: TableFault },
     /// A file is not the one it was.
     #[error("{name}: the file changed while it was read")]
     Changed { name: String },
@@ -33,7 +47,8 @@ impl DatasetError {
         match self {
             Self::Store(_) => "io",
             Self::Manifest { .. } => "manifest",
-            Self::ObsSchema { .. } => "obs",
+            Self::ObsSchema { .. } | Self::Shard(_) | Self::Column { .. } => "obs",
+            Self::Table { .. } => "table",
             Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }) => "checksum",
             Self::Tile { .. } => "tile",
             Self::Changed { .. } => "changed",

@@ -1,21 +1,26 @@
 //! An opened dataset: a store whose manifest was read and validated, and the tiles in it.
 
 mod error;
+mod shard;
 mod tile;
+mod verify;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
+use arrow::array::ArrayRef;
 use lru::LruCache;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
 pub use error::DatasetError;
+pub use shard::{ObsShard, ShardError, ShardFault, verify_shard};
 pub use tile::{Array, Tile};
+pub use verify::{Done, TableFault};
 
 use crate::format::TileId;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{Manifest, shard_path};
 use crate::format::obs::ObsSchema;
 use crate::store::{Store, Version, read_whole};
 
@@ -26,12 +31,17 @@ const SCHEMA_LIMIT: u64 = 1 << 30;
 /// How many tiles stay open, with their chunk table and indptr, after they were used.
 const OPEN_TILES: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");
 
+/// How many obs shards stay open, with their footer.
+const OPEN_SHARDS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
+
 /// A dataset that can be read. Shared between threads.
 pub struct Dataset {
     store: Arc<dyn Store>,
     manifest: Manifest,
     schema: Option<ObsSchema>,
     tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
+    /// Shards whose footer was read. Who opens one holds its lock, so that it is opened once.
+    shards: Mutex<LruCache<usize, Arc<Mutex<Option<Arc<ObsShard>>>>>>,
     /// Tiles whose checksum was found right, and in which state of the file.
     verified: Mutex<HashMap<TileId, Version>>,
 }
@@ -60,11 +70,13 @@ impl Dataset {
             None
         };
         let tiles = Mutex::new(LruCache::new(OPEN_TILES));
+        let shards = Mutex::new(LruCache::new(OPEN_SHARDS));
         Ok(Self {
             store,
             manifest,
             schema,
             tiles,
+            shards,
             verified: Mutex::default(),
         })
     }
@@ -163,6 +175,33 @@ impl Dataset {
         }
         let decode = |(array, chunk, out)| tile.decode_chunk(array, chunk, out);
         pool.install(|| jobs.into_par_iter().with_max_len(1).try_for_each(decode))
+    }
+
+    /// Values of obs column `column` (its place in the schema) for the cells of tile `tile`, of the type they are
+    /// stored with. Reads that column of that tile and, the first time, the footer of its shard.
+    ///
+    /// # Errors
+    /// When the shard cannot be read or is not what format, manifest and schema say.
+    ///
+    /// # Panics
+    /// When there is no such tile or column.
+    pub fn column(&self, tile: TileId, column: usize) -> Result<ArrayRef, DatasetError> {
+        let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
+            panic!("a dataset without obs has no columns");
+        };
+        let shard = tile / obs.tiles_per_file as usize;
+        let slot = lock(&self.shards).get_or_insert(shard, Arc::default).clone();
+        let mut opened = lock(&slot);
+        let shard = match &*opened {
+            Some(shard) => shard.clone(),
+            None => {
+                let object = self.store.open(&shard_path(shard))?;
+                let shard = Arc::new(ObsShard::open(object, &self.manifest, obs, shard, schema)?);
+                opened.insert(shard).clone()
+            }
+        };
+        drop(opened);
+        Ok(shard.read_column(tile, column)?)
     }
 
     /// Closes tile `id`, so that the next use looks at the file again.

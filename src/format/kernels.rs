@@ -11,8 +11,8 @@
 pub(super) fn join_planes(low: &[u8], high: &[u8], out: &mut [i32]) -> bool {
     assert!(low.len() == out.len() && high.len() == out.len());
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512bw") {
-        // SAFETY: the processor has the features that the function is compiled for, which is all it asks for.
+    if has_avx512() {
+        // SAFETY: the processor has the features that the function is compiled for, and the lengths were compared.
         return unsafe { x86::join_planes_avx512(low, high, out) };
     } else if is_x86_feature_detected!("avx2") {
         // SAFETY: as above.
@@ -47,8 +47,11 @@ pub(super) fn prefix_sum(low: &[u8], high: &[u8], out: &mut [i32]) -> bool {
     };
     *first = i32::from(low0) | i32::from(high0) << 8;
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, and the three slices still have one length.
+    if has_avx512() {
+        // SAFETY: the processor has the features that the function is compiled for, and the lengths are still one.
+        return unsafe { x86::prefix_sum_avx512(low, high, out, *first) };
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: as above.
         return unsafe { x86::prefix_sum_avx2(low, high, out, *first) };
     }
     prefix_sum_plain(low, high, out, *first)
@@ -79,17 +82,97 @@ pub(super) fn row_sum(low: &[u8], high: &[u8]) -> u64 {
 }
 
 #[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl")
+}
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
+
+    /// How many values a 512-bit register holds.
+    const LANES: usize = 16;
+    /// Bytes of such a register, and what streaming stores must be aligned to.
+    const REGISTER: usize = 64;
 
     #[target_feature(enable = "avx2")]
     pub fn join_planes_avx2(low: &[u8], high: &[u8], out: &mut [i32]) -> bool {
         super::join_planes_plain(low, high, out)
     }
 
+    /// How many values come before the first that is aligned for streaming stores.
+    fn head(out: &[i32]) -> usize {
+        out.as_ptr().align_offset(REGISTER).min(out.len())
+    }
+
+    /// Sixteen values, each of a low and a high byte.
+    ///
+    /// # Safety
+    /// Sixteen bytes may be read from both pointers.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub fn join_planes_avx512(low: &[u8], high: &[u8], out: &mut [i32]) -> bool {
-        super::join_planes_plain(low, high, out)
+    unsafe fn load(low: *const u8, high: *const u8) -> __m512i {
+        // SAFETY: the caller's.
+        let (low, high) = unsafe { (_mm_loadu_si128(low.cast()), _mm_loadu_si128(high.cast())) };
+        let high = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(high));
+        _mm512_cvtepu16_epi32(_mm256_or_si256(_mm256_cvtepu8_epi16(low), high))
+    }
+
+    /// Writes past the caches: a chunk is larger than they are, and what zstd has in them is needed again.
+    ///
+    /// # Safety
+    /// The three slices have one length.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub unsafe fn join_planes_avx512(low: &[u8], high: &[u8], out: &mut [i32]) -> bool {
+        let head = head(out);
+        let end = head + (out.len() - head) / LANES * LANES;
+        let mut zero = super::join_planes_plain(&low[..head], &high[..head], &mut out[..head]);
+        let mut zeros = 0;
+        for at in (head..end).step_by(LANES) {
+            // SAFETY: `at + 16 <= end <= len` for all three slices, and `out[at]` is aligned, by `head`.
+            let values = unsafe {
+                let values = load(low.as_ptr().add(at), high.as_ptr().add(at));
+                _mm512_stream_si512(out.as_mut_ptr().add(at).cast(), values);
+                values
+            };
+            zeros |= _mm512_testn_epi32_mask(values, values);
+        }
+        _mm_sfence();
+        zero |= super::join_planes_plain(&low[end..], &high[end..], &mut out[end..]);
+        zero || zeros != 0
+    }
+
+    /// Sixteen gaps at a time: a prefix sum within the register, by shifts of 1, 2, 4 and 8, then the carry.
+    ///
+    /// # Safety
+    /// The three slices have one length.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub unsafe fn prefix_sum_avx512(low: &[u8], high: &[u8], out: &mut [i32], first: i32) -> bool {
+        let head = head(out);
+        let end = head + (out.len() - head) / LANES * LANES;
+        let mut zero = super::prefix_sum_plain(&low[..head], &high[..head], &mut out[..head], first);
+        let before = if head == 0 { first } else { out[head - 1] };
+        let mut carry = _mm512_set1_epi32(before);
+        let nothing = _mm512_setzero_si512();
+        let last = _mm512_set1_epi32(LANES as i32 - 1);
+        let mut zeros = 0;
+        for at in (head..end).step_by(LANES) {
+            // SAFETY: `at + 16 <= end <= len` for both slices.
+            let gaps = unsafe { load(low.as_ptr().add(at), high.as_ptr().add(at)) };
+            zeros |= _mm512_testn_epi32_mask(gaps, gaps);
+            let sum = _mm512_add_epi32(gaps, _mm512_alignr_epi32::<15>(gaps, nothing));
+            let sum = _mm512_add_epi32(sum, _mm512_alignr_epi32::<14>(sum, nothing));
+            let sum = _mm512_add_epi32(sum, _mm512_alignr_epi32::<12>(sum, nothing));
+            let sum = _mm512_add_epi32(sum, _mm512_alignr_epi32::<8>(sum, nothing));
+            let result = _mm512_add_epi32(sum, carry);
+            // Nothing but this addition waits for the sixteen before.
+            carry = _mm512_add_epi32(carry, _mm512_permutexvar_epi32(last, sum));
+            // SAFETY: as above, and `out[at]` is aligned, by `head`.
+            unsafe { _mm512_stream_si512(out.as_mut_ptr().add(at).cast(), result) };
+        }
+        _mm_sfence();
+        let sum = _mm512_cvtsi512_si32(carry);
+        zero |= super::prefix_sum_plain(&low[end..], &high[end..], &mut out[end..], sum);
+        zero || zeros != 0
     }
 
     /// Eight gaps at a time: a prefix sum within each half of a register, then across, then the carry.

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use arrow::datatypes::DataType;
 use serde::Deserialize;
 use serde::de::Error as _;
 use thiserror::Error;
@@ -58,6 +59,23 @@ impl NumericType {
             Self::Float16 => "halffloat",
             Self::Float32 => "float",
             Self::Float64 => "double",
+        }
+    }
+
+    /// The Arrow type.
+    pub fn arrow_type(self) -> DataType {
+        match self {
+            Self::Int8 => DataType::Int8,
+            Self::Int16 => DataType::Int16,
+            Self::Int32 => DataType::Int32,
+            Self::Int64 => DataType::Int64,
+            Self::UInt8 => DataType::UInt8,
+            Self::UInt16 => DataType::UInt16,
+            Self::UInt32 => DataType::UInt32,
+            Self::UInt64 => DataType::UInt64,
+            Self::Float16 => DataType::Float16,
+            Self::Float32 => DataType::Float32,
+            Self::Float64 => DataType::Float64,
         }
     }
 
@@ -127,6 +145,16 @@ impl ColumnKind {
             Self::Numeric(number) => number.arrow_name(),
             Self::Bool => "bool",
             Self::String => "string",
+        }
+    }
+
+    /// The Arrow type its values are stored with; for a category column that is its codes' type.
+    pub fn stored_type(&self) -> DataType {
+        match self {
+            Self::Category { codes, .. } => codes.arrow_type(),
+            Self::Numeric(number) => number.arrow_type(),
+            Self::Bool => DataType::Boolean,
+            Self::String => DataType::Utf8,
         }
     }
 }

@@ -10,6 +10,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::WriteError;
 use super::file::{NewFile, write_file};
+use crate::format::npy;
 
 /// What is known of the genes, in output (column) order. Each part is optional.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +61,7 @@ impl Genes {
     /// Writes the parts that are there into the dataset's folder. They have been checked.
     pub(super) fn write(&self, root: &Path) -> Result<(), WriteError> {
         if let Some(order) = &self.order {
-            write_file(root.join("gene_order.npy"), &npy(order))?;
+            write_file(root.join("gene_order.npy"), &npy::int32_file(order))?;
         }
         if let Some(names) = &self.names {
             let lines: String = names.iter().flat_map(|name| [name, "\n"]).collect();
@@ -85,23 +86,6 @@ fn check_order(order: &[i32], n_genes: u32) -> Result<(), WriteError> {
         }
     }
     Ok(())
-}
-
-/// A NumPy file, version 1.0, of one `int32` vector.
-fn npy(values: &[i32]) -> Vec<u8> {
-    let mut header = format!(
-        "{{'descr': '<i4', 'fortran_order': False, 'shape': ({},), }}",
-        values.len()
-    );
-    // Magic, version and length take ten bytes; a line break ends the header on a multiple of 64.
-    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
-    header.extend(std::iter::repeat_n(' ', padded - 1 - header.len()));
-    header.push('\n');
-    let mut file = b"\x93NUMPY\x01\x00".to_vec();
-    file.extend((header.len() as u16).to_le_bytes());
-    file.extend(header.as_bytes());
-    file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    file
 }
 
 fn write_table(file: NewFile, table: &RecordBatch) -> Result<(), WriteError> {

@@ -1,0 +1,141 @@
+//! Single chunks of an array, in memory.
+
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use super::{Engine, ReadError};
+use crate::cache::{Block, Buffer, Failure, Key, Lookup, Pending, Ticket};
+use crate::dataset::{Array, DatasetError, Tile};
+use crate::store::StoreError;
+
+/// How far a sequential reader gets into a chunk before the next one is made: a part in this many.
+const PREFETCH_AFTER: u64 = 4;
+
+/// Where a block is.
+pub(super) enum Found {
+    /// Here.
+    Block(Arc<Block>),
+    /// Somebody is making it.
+    Busy(Pending),
+    /// It would have to be made, and the caller must not.
+    Later,
+}
+
+impl Engine {
+    /// One chunk of an array: from the cache, or decoded now if this thread may.
+    pub(super) fn chunk_block(
+        self: &Arc<Self>,
+        tile: &Arc<Tile>,
+        array: Array,
+        chunk: usize,
+        may_work: bool,
+    ) -> Result<Found, ReadError> {
+        let key = Key::Chunk {
+            tile: tile.layout().spec.id,
+            array,
+            chunk,
+        };
+        if !may_work {
+            return Ok(self.cache.peek(key).map_or(Found::Later, Found::Block));
+        }
+        match self.cache.lookup(key) {
+            Lookup::Hit(block) => Ok(Found::Block(block)),
+            Lookup::Busy(pending) => Ok(Found::Busy(pending)),
+            Lookup::Missing(ticket) => self.decode_chunk(tile, array, chunk, ticket).map(Found::Block),
+        }
+    }
+
+    fn decode_chunk(
+        self: &Arc<Self>,
+        tile: &Arc<Tile>,
+        array: Array,
+        chunk: usize,
+        ticket: Ticket,
+    ) -> Result<Arc<Block>, ReadError> {
+        self.share_verification(tile);
+        let bytes = tile.layout().chunks[chunk].nnz() * 4;
+        // Without room it is made all the same, for those who wait for it now.
+        let reservation = ticket.reserve(bytes);
+        let dataset = self.view.dataset();
+        let decode = || {
+            let out_of_memory = |source| StoreError {
+                name: tile.name(),
+                source,
+            };
+            let mut buffer = Buffer::new(bytes as usize).map_err(out_of_memory)?;
+            decode_into(tile, array, chunk, buffer.bytes())?;
+            dataset.verify(tile)?;
+            Ok(Block::from_buffer(buffer, reservation))
+        };
+        let block = decode();
+        if block.is_ok() {
+            self.stats.count_chunk(bytes);
+        }
+        self.settle(tile, ticket, block)
+    }
+
+    /// Hands in what became of a block of `tile`.
+    pub(super) fn settle(
+        &self,
+        tile: &Tile,
+        ticket: Ticket,
+        block: Result<Block, DatasetError>,
+    ) -> Result<Arc<Block>, ReadError> {
+        let block = block.map_err(|error| {
+            self.failed(&error);
+            // The next reader looks at the file again.
+            self.view.dataset().forget(tile.layout().spec.id);
+            Failure::Failed(Arc::new(error))
+        });
+        Ok(ticket.finish(block)?)
+    }
+
+    /// Lets idle threads help with a checksum that is about to be computed.
+    fn share_verification(self: &Arc<Self>, tile: &Arc<Tile>) {
+        if tile.is_verified() {
+            return;
+        }
+        for _ in 1..self.threads {
+            let tile = tile.clone();
+            // Whether it fails is told by whoever needs the tile.
+            self.spawn(move |engine| drop(engine.view.dataset().verify(&tile)));
+        }
+    }
+
+    /// Makes the next chunk once a sequential reader is well into this one.
+    pub(super) fn prefetch(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize, nonzero: u64) {
+        let here = &tile.layout().chunks[chunk];
+        if (nonzero - here.nonzeros.start) * PREFETCH_AFTER < here.nnz() {
+            return;
+        }
+        let id = tile.layout().spec.id;
+        let Some(next) = tile.layout().chunks[chunk + 1..].iter().find(|next| next.nnz() > 0) else {
+            return;
+        };
+        let (key, bytes) = (
+            Key::Chunk {
+                tile: id,
+                array,
+                chunk: next.index,
+            },
+            next.nnz() * 4,
+        );
+        // What would push out the chunk that is being read is not worth making early.
+        if self.cache.has(key) || self.cache.limit() < 4 * bytes {
+            return;
+        }
+        let Lookup::Missing(ticket) = self.cache.lookup(key) else {
+            return;
+        };
+        let (tile, next) = (tile.clone(), next.index);
+        self.stats.count_prefetch();
+        self.spawn(move |engine| drop(engine.decode_chunk(&tile, array, next, ticket)));
+    }
+}
+
+/// Decodes a chunk into memory that starts at a multiple of four bytes.
+pub(super) fn decode_into(tile: &Tile, array: Array, chunk: usize, out: &mut [u8]) -> Result<(), DatasetError> {
+    let out = <[i32]>::mut_from_bytes(out).expect("room for whole entries, aligned as they are");
+    tile.decode_chunk(array, chunk, out)
+}

@@ -1,0 +1,29 @@
+//! Says once what is wrong with a file, however often it is read.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use crate::dataset::DatasetError;
+
+/// How many different faults are remembered; past that the oldest memory is given up, not the new message.
+const REMEMBERED: usize = 10_000;
+
+/// The faults that were told already.
+#[derive(Default)]
+pub(super) struct Report {
+    told: Mutex<HashSet<String>>,
+}
+
+impl Report {
+    /// Logs `error`, unless that was done before.
+    pub(super) fn tell(&self, error: &DatasetError) {
+        let message = error.to_string();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= REMEMBERED {
+            told.clear();
+        }
+        if told.insert(message.clone()) {
+            log::error!("{message}");
+        }
+    }
+}
