@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::write::WriteError;
+
 /// Why an input or a conversion was refused.
 #[derive(Debug, Error)]
 pub enum ConvertError {
@@ -25,6 +27,9 @@ pub enum ConvertError {
     /// A value of the count matrix is not a count.
     #[error(transparent)]
     Count(#[from] Box<BadCount>),
+    /// The dataset could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// Inputs do not fit together, or not with the options.
     #[error("{0}")]
     Plan(String),

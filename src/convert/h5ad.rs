@@ -200,6 +200,10 @@ impl Source for H5ad {
         self.file.path()
     }
 
+    fn format(&self) -> &'static str {
+        "h5ad"
+    }
+
     fn bytes(&self) -> u64 {
         self.file.bytes()
     }

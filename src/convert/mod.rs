@@ -1,4 +1,8 @@
-//! Counts that people have, read: AnnData and 10x Genomics HDF5 files, MatrixMarket folders.
+//! Counts that people have, made into datasets.
+//!
+//! [`open()`](open::open) gives a [`Source`](source::Source) for an AnnData file, a 10x Genomics HDF5 file or a MatrixMarket
+//! folder; [`prepare`](run::prepare) checks any number of them and plans their dataset; [`Prepared::write`](run::Prepared::write)
+//! writes it with [`crate::write`]. Nothing here knows what the bytes of a dataset mean, nor of mounts.
 
 pub mod error;
 pub mod genes;
@@ -6,6 +10,7 @@ pub mod h5ad;
 pub mod mtx;
 pub mod open;
 pub mod plan;
+pub mod run;
 pub mod source;
 pub mod tenx_h5;
 
@@ -13,3 +18,5 @@ mod frame;
 mod hdf5;
 mod matrix;
 mod regroup;
+mod renumber;
+mod shuffle;

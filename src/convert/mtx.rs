@@ -237,6 +237,10 @@ impl Source for MtxFolder {
         &self.matrix_path
     }
 
+    fn format(&self) -> &'static str {
+        "mtx"
+    }
+
     fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -754,6 +754,9 @@ mod tests {
         fn path(&self) -> &Path {
             &self.path
         }
+        fn format(&self) -> &'static str {
+            "h5ad"
+        }
         fn bytes(&self) -> u64 {
             0
         }

@@ -18,6 +18,9 @@ pub trait Source: Send + Sync {
     /// The file or folder.
     fn path(&self) -> &Path;
 
+    /// What it is, in a word: `h5ad`, `10x_h5` or `mtx`.
+    fn format(&self) -> &'static str;
+
     /// Size of what is read, in bytes.
     fn bytes(&self) -> u64;
 

@@ -277,6 +277,10 @@ impl Source for TenxH5 {
         self.file.path()
     }
 
+    fn format(&self) -> &'static str {
+        "10x_h5"
+    }
+
     fn bytes(&self) -> u64 {
         self.file.bytes()
     }
