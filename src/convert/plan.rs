@@ -208,6 +208,15 @@ impl GenePlan {
         &self.genes
     }
 
+    /// Of each input, the new number of each of its genes: `column` has one for each of [`GenePlan::genes`].
+    pub(crate) fn columns(&self, column: &[u32]) -> Vec<Vec<Option<u32>>> {
+        let renumber = |place: &Option<u32>| place.map(|place| column[place as usize]);
+        self.places
+            .iter()
+            .map(|places| places.iter().map(renumber).collect())
+            .collect()
+    }
+
     /// Puts the genes in order: by decreasing total, those of equal total as they were; or as they are without scans.
     pub fn order(&self, scans: Option<&[Option<Scan>]>) -> OrderedGenes {
         let mut totals = vec![0_u64; self.genes.len()];
@@ -226,11 +235,9 @@ impl GenePlan {
         for (&place, at) in order.iter().zip(0_u32..) {
             column[place as usize] = at;
         }
-        let columns =
-            |places: &Vec<Option<u32>>| places.iter().map(|p| p.map(|place| column[place as usize])).collect();
         OrderedGenes {
             genes: self.genes.take(&order),
-            columns: self.places.iter().map(columns).collect(),
+            columns: self.columns(&column),
             order: order.into_iter().map(|place| place as i32).collect(),
         }
     }
