@@ -49,6 +49,81 @@ fn every_variant_is_read_as_python_wrote_it_or_refused_by_name() {
     );
 }
 
+#[test]
+fn damaged_files_are_errors_or_read_but_never_a_panic() {
+    if python::python().is_none() {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("convert_damaged");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/convert/variants.py");
+    let output = Command::new(python::python().unwrap())
+        .arg(script)
+        .arg(&folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut random = 88172645463325252_u64;
+    let mut next = |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % below.max(1) as u64) as usize
+    };
+    let mut refused = 0;
+    for name in [
+        "csr_gzip_shuffle.h5ad",
+        "csc_lzf_shuffle_fletcher32.h5ad",
+        "csr_unlimited_v114.h5ad",
+        "csr_zstd.h5ad",
+        "dense_lzf_le_f4.h5ad",
+        "anndata_frames.h5ad",
+        "anndata_0_6.h5ad",
+        "strings.h5ad",
+        "tenx_v3_types.h5",
+    ] {
+        let whole = std::fs::read(folder.join(name)).unwrap();
+        let path = folder.join(format!("damaged_{name}"));
+        for turn in 0..150 {
+            let mut bytes = whole.clone();
+            // Mostly where the metadata is, which comes first; sometimes the end is missing.
+            let within = if turn % 3 == 0 {
+                whole.len()
+            } else {
+                whole.len().min(12_000)
+            };
+            for _ in 0..1 + turn % 4 {
+                let at = next(within);
+                bytes[at] = match turn % 2 {
+                    0 => next(256) as u8,
+                    _ => bytes[at] ^ 1 << next(8),
+                };
+            }
+            if turn % 10 == 9 {
+                bytes.truncate(next(whole.len()));
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            let result = open(&path, &InputOptions::default()).and_then(|source| read_quietly(&*source, &folder));
+            refused += u64::from(result.is_err());
+        }
+    }
+    assert!(refused > 100, "only {refused} damaged files were refused");
+}
+
+/// Reads everything; what a damaged file holds is anybody's guess.
+fn read_quietly(source: &dyn Source, folder: &Path) -> dcfs::convert::error::Result<()> {
+    let reading = Reading::new(1, folder);
+    source.scan(&reading)?;
+    for block in source.rows(&reading)? {
+        block?;
+    }
+    for (at, column) in source.columns().iter().enumerate() {
+        if !matches!(column.kind, SourceKind::Unsupported(_)) {
+            source.column(at, 0..source.n_cells())?;
+        }
+    }
+    source.cell_names(0..source.n_cells()).map(|_| ())
+}
+
 fn check(folder: &Path, expected: &Value) -> Result<(), String> {
     let text = |key: &str| expected["options"][key].as_str();
     let matrix = match (text("layer"), &expected["options"]["raw"]) {

@@ -187,7 +187,14 @@ fn read_order(path: &Path, n_genes: usize) -> Result<Vec<u32>> {
 struct StoredRows<'a> {
     dataset: &'a Dataset,
     pool: &'a ThreadPool,
-    tile: Option<(usize, Vec<i64>, Vec<i32>, Vec<i32>)>,
+    tile: Option<DecodedTile>,
+}
+
+struct DecodedTile {
+    id: usize,
+    indptr: Vec<i64>,
+    indices: Vec<i32>,
+    data: Vec<i32>,
 }
 
 impl<'a> StoredRows<'a> {
@@ -204,16 +211,24 @@ impl<'a> StoredRows<'a> {
         let Some(id) = manifest.tile_of_cell(cell) else {
             return Ok(());
         };
-        if self.tile.as_ref().is_none_or(|(known, ..)| *known != id) {
+        if self.tile.as_ref().is_none_or(|tile| tile.id != id) {
             let tile = self.dataset.tile(id).map_err(failed)?;
             let nnz = tile.layout().spec.nnz as usize;
             let (mut indices, mut data) = (vec![0; nnz], vec![0; nnz]);
             self.dataset
                 .decode(&tile, Some(&mut indices), Some(&mut data), self.pool)
                 .map_err(failed)?;
-            self.tile = Some((id, tile.indptr().to_vec(), indices, data));
+            self.tile = Some(DecodedTile {
+                id,
+                indptr: tile.indptr().to_vec(),
+                indices,
+                data,
+            });
         }
-        let Some((_, indptr, indices, data)) = &self.tile else {
+        let Some(DecodedTile {
+            indptr, indices, data, ..
+        }) = &self.tile
+        else {
             return Ok(());
         };
         let local = (cell - manifest.cells_before(id)) as usize;

@@ -152,11 +152,14 @@ pub fn prepare(sources: Vec<Box<dyn Source>>, options: ConvertOptions, reading: 
 fn scan(sources: &[Box<dyn Source>], sample: Option<usize>, reading: &Reading) -> Result<Vec<Option<Scan>>> {
     let wanted = sample.unwrap_or(sources.len()).clamp(1, sources.len());
     let chosen: Vec<usize> = (0..wanted).map(|turn| turn * sources.len() / wanted).collect();
-    let scan = |(at, source): (usize, &Box<dyn Source>)| match chosen.contains(&at) {
-        true => source.scan(reading).map(Some),
-        false => Ok(None),
-    };
-    sources.iter().enumerate().map(scan).collect()
+    let mut scans = Vec::with_capacity(sources.len());
+    for (at, source) in sources.iter().enumerate() {
+        scans.push(match chosen.contains(&at) {
+            true => Some(source.scan(reading)?),
+            false => None,
+        });
+    }
+    Ok(scans)
 }
 
 impl Prepared {

@@ -757,7 +757,9 @@ pub(crate) fn bools(bytes: &[u8], size: usize, stride: usize, offset: usize, mis
         .enumerate()
         .map(|(index, bytes)| {
             let value = bytes[offset..offset + size].iter().any(|&byte| byte != 0);
-            (!missing.is_some_and(|missing| missing.get(index) == Some(&true))).then_some(value)
+            missing
+                .is_none_or(|missing| missing.get(index) != Some(&true))
+                .then_some(value)
         })
         .collect()
 }

@@ -29,7 +29,7 @@ pub(crate) struct NotACount {
     pub(crate) why: CountFault,
 }
 
-trait Stored: Copy + Display {
+trait Stored: Copy + Display + PartialEq {
     type Arrow: ArrowPrimitiveType<Native = Self>;
     const SIZE: usize;
     /// `bytes` has [`Self::SIZE`] bytes.
@@ -349,16 +349,13 @@ fn counts_of<T: Stored, const BIG: bool>(bytes: &[u8], counts: &mut Vec<u32>) ->
 }
 
 #[allow(clippy::eq_op)] // NaN is the value that differs from itself
-fn array_of<T: Stored, const BIG: bool>(bytes: &[u8], missing: Option<&[bool]>) -> ArrayRef
-where
-    T: PartialEq,
-{
+fn array_of<T: Stored, const BIG: bool>(bytes: &[u8], missing: Option<&[bool]>) -> ArrayRef {
     let array: PrimitiveArray<T::Arrow> = bytes
         .chunks_exact(T::SIZE)
         .enumerate()
         .map(|(index, bytes)| {
             let value = T::read::<BIG>(bytes);
-            let present = value == value && !missing.is_some_and(|missing| missing.get(index) == Some(&true));
+            let present = value == value && missing.is_none_or(|missing| missing.get(index) != Some(&true));
             present.then_some(value)
         })
         .collect();
