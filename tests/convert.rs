@@ -83,7 +83,7 @@ fn write_mtx(folder: &Path, genes: &[String], cells: usize, seed: u64) {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            if random % 5 == 0 {
+            if random.is_multiple_of(5) {
                 entries.push(format!("{gene} {cell} {}", 1 + random / 5 % (1 + 300 / gene as u64)));
             }
         }
