@@ -179,6 +179,10 @@ for plugin, filter_name in [(hdf5plugin.Blosc(), "blosc"), (hdf5plugin.LZ4(), "l
     path, *_ = h5(name, m, lambda f: write_sparse(f, "X", m, "<i4", chunks=(64,), **plugin))
     refuse(name, path, f'"{filter_name}"')
 
+if h5py.version.hdf5_version_tuple >= (2, 0, 0):
+    path, *_ = h5("refused_latest", m, lambda f: write_sparse(f, "X", m, "<i4", **storage["gzip_shuffle"]), libver="latest")
+    refuse("refused_latest", path, "only HDF5 2 does")
+
 # Dense.
 dense = np.asarray(m.todense())
 for key, kwargs in {

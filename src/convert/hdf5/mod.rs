@@ -170,7 +170,13 @@ enum LibraryError {
 
 impl LibraryError {
     fn at(self, path: &Path, place: &str) -> ConvertError {
+        use hdf5_pure::{Error, FormatError};
         let fault = match self {
+            Self::Refused(Error::Format(FormatError::InvalidLayoutVersion(5))) => {
+                "is stored as only HDF5 2 does (libver=\"latest\"), which is not supported; save the file again \
+                 with libver=\"v114\" or without libver"
+                    .into()
+            }
             Self::Refused(error) => error.to_string(),
             Self::Panicked => "the file's metadata is damaged".into(),
         };
