@@ -1,6 +1,6 @@
 """Writes small inputs in every encoding that `dcfs convert` reads, and beside each what it holds.
 
-usage: variants.py FOLDER
+usage: convert_variants.py FOLDER
 
 For each input `NAME` there is `NAME.json`: {"path", "options", "cells", "genes", "rows", "obs", "var"}, or
 {"path", "options", "error"} with a part of the message by which it must be refused.

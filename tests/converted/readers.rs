@@ -1,9 +1,6 @@
 //! Every encoding that people's files have, written by Python, is read as Python means it, or refused by name.
 
-mod python;
-
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,13 +13,24 @@ use dcfs::convert::open::{InputOptions, open};
 use dcfs::convert::source::{Reading, Source, SourceKind};
 use serde_json::{Value, json};
 
+use crate::python;
+
+/// Has Python write the inputs into `folder`; whether there is a Python that can.
+fn write_variants(folder: &Path) -> bool {
+    let Some(mut script) = python::script("convert_variants.py") else {
+        return false;
+    };
+    let output = script.arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    true
+}
+
 #[test]
 fn every_variant_is_read_as_python_wrote_it_or_refused_by_name() {
-    let Some(python) = python::python() else { return };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("convert_variants");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/convert/variants.py");
-    let output = Command::new(python).arg(script).arg(&folder).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    if !write_variants(&folder) {
+        return;
+    }
     let mut expectations: Vec<PathBuf> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -51,17 +59,10 @@ fn every_variant_is_read_as_python_wrote_it_or_refused_by_name() {
 
 #[test]
 fn damaged_files_are_errors_or_read_but_never_a_panic() {
-    if python::python().is_none() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("convert_damaged");
+    if !write_variants(&folder) {
         return;
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("convert_damaged");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/convert/variants.py");
-    let output = Command::new(python::python().unwrap())
-        .arg(script)
-        .arg(&folder)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut random = 88172645463325252_u64;
     let mut next = |below: usize| {
         random ^= random << 13;

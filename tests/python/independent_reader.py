@@ -1,7 +1,7 @@
 """Reads a dataset with nothing but what the format's description says, and compares it with its inputs as scanpy and
 anndata read them.
 
-usage: independent.py DATASET KIND INPUT...     where KIND is h5ad, 10x_h5 or mtx
+usage: independent_reader.py DATASET KIND INPUT...     where KIND is h5ad, 10x_h5 or mtx
 """
 
 import hashlib

@@ -1,11 +1,12 @@
 //! `dcfs convert` from end to end: real data, several inputs, interruptions, and a reader in another language.
 
-mod python;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use crate::harness::skip;
+use crate::python;
 
 /// A new, empty folder for one test.
 fn scratch(name: &str) -> PathBuf {
@@ -17,15 +18,17 @@ fn scratch(name: &str) -> PathBuf {
 
 /// The shared real data, or nothing, which is said.
 fn real() -> Option<PathBuf> {
-    let data = std::env::var_os("DCFS_SHARED_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"),
-        PathBuf::from,
-    );
-    let real = data.join("real");
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data");
+    let real = std::env::var_os("DCFS_SHARED_DATA")
+        .map_or_else(|| beside.into(), PathBuf::from)
+        .join("real");
     if real.is_dir() {
         return Some(real);
     }
-    eprintln!("SKIPPED: {} is not there", real.display());
+    skip(format_args!(
+        "no shared data at {} (set DCFS_SHARED_DATA)",
+        real.display()
+    ));
     None
 }
 
@@ -150,11 +153,8 @@ fn real_inputs_become_the_datasets_that_another_program_made_of_them() {
 
 #[test]
 fn an_independent_reader_finds_what_scanpy_reads_from_the_inputs() {
-    let (Some(real), Some(python)) = (real(), python::python()) else {
-        return;
-    };
+    let Some(real) = real() else { return };
     let scratch = scratch("independent");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/independent.py");
     for (input, kind, options) in [
         ("pbmc_facs.h5ad", "h5ad", vec!["--level", "3", "--tile-size", "1000"]),
         ("celseq2.h5ad", "h5ad", vec!["--level", "3", "--tile-size", "100"]),
@@ -166,13 +166,10 @@ fn an_independent_reader_finds_what_scanpy_reads_from_the_inputs() {
         let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"convert", &output, &input];
         arguments.extend(options.iter().map(|option| option as &dyn AsRef<std::ffi::OsStr>));
         succeeds(&arguments);
-        let read = Command::new(python)
-            .arg(&script)
-            .arg(&output)
-            .arg(kind)
-            .arg(&input)
-            .output()
-            .unwrap();
+        let Some(mut reader) = python::script("independent_reader.py") else {
+            return;
+        };
+        let read = reader.arg(&output).arg(kind).arg(&input).output().unwrap();
         assert!(
             read.status.success(),
             "{}: {}",
@@ -344,7 +341,9 @@ fn an_interrupted_conversion_says_how_to_go_on_and_leaves_no_dataset() {
 
 #[test]
 fn a_shuffle_keeps_every_cell_with_its_name() {
-    let Some(python) = python::python() else { return };
+    let Some(mut reader) = python::script("same_cells.py") else {
+        return;
+    };
     let scratch = scratch("shuffle");
     let input = scratch.join("in");
     write_mtx(&input, &genes(0..60), 500, 3);
@@ -364,13 +363,7 @@ fn a_shuffle_keeps_every_cell_with_its_name() {
     let refused = fails(&[&"verify", &shuffled, &"--against", &input]);
     assert!(refused.contains("shuffled (seed 1)"), "{refused}");
     // Rows by cell name, with no reader of ours.
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/same_cells.py");
-    let read = Command::new(python)
-        .arg(script)
-        .arg(&plain)
-        .arg(&shuffled)
-        .output()
-        .unwrap();
+    let read = reader.arg(&plain).arg(&shuffled).output().unwrap();
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
 }
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 
 
 def load(root):
-    # The reader of independent.py, without its comparison.
-    with open(os.path.join(os.path.dirname(__file__), "independent.py")) as file:
+    # The reader of independent_reader.py, without its comparison.
+    with open(os.path.join(os.path.dirname(__file__), "independent_reader.py")) as file:
         source = file.read()
     scope = {}
-    argv, sys.argv = sys.argv, ["independent.py", root, "mtx"]
+    argv, sys.argv = sys.argv, ["independent_reader.py", root, "mtx"]
     try:
         exec(source[: source.index("with open(f\"{root}/obs/schema.json\")")], scope)
     finally:
