@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use log::LevelFilter;
@@ -21,7 +22,7 @@ use crate::dataset::DatasetError;
 use crate::engine::{Engine, Options};
 use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
-use crate::view::{View, ViewError};
+use crate::view::{Families, Family, View, ViewError};
 
 /// How long a new mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,6 +71,10 @@ pub(super) struct MountFlags {
     /// How bytes reach readers
     #[arg(long, value_enum, default_value_t = IoMode::Auto)]
     io: IoMode,
+    /// What to show besides the dataset's own files: raw and npy arrays per tile and in X/, arrow tables, dataset.h5ad,
+    /// dataset.zarr [default: all]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = family_parser())]
+    views: Option<Vec<Family>>,
     /// Let other users in; owners and modes of the dataset's files decide what they may read
     #[arg(long)]
     allow_other: bool,
@@ -96,6 +101,11 @@ enum IoMode {
     Passthrough,
     /// Every read comes to the daemon, unless the kernel remembers its bytes
     Fuse,
+}
+
+fn family_parser() -> impl TypedValueParser<Value = Family> {
+    let known = PossibleValuesParser::new(Family::ALL.map(Family::name));
+    known.map(|name| Family::named(&name).expect("only names of families are let through"))
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {
@@ -255,8 +265,14 @@ pub(super) fn mount_dataset(
         cache_blocks: most_blocks() as usize,
         threads,
         tmpfs,
+        // With a mode of the administrator's choice, all tiles have the same.
+        guard_tiles: flags.allow_other && flags.mode.is_none(),
     };
-    let engine = Engine::new(View::new(Arc::new(dataset))?, options).map_err(Refusal::Start)?;
+    let families = match &flags.views {
+        Some(families) => families.iter().copied().collect(),
+        None => Families::all(),
+    };
+    let engine = Engine::new(View::new(Arc::new(dataset), families)?, options).map_err(Refusal::Start)?;
     let serve = Serve {
         ownership: Ownership {
             uid: flags.uid,

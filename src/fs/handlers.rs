@@ -19,11 +19,10 @@ use super::attributes::{BELIEVED, NodeAttributes, Ownership};
 use super::deadline::Deadlines;
 use super::open_files::{Next, OpenFiles, Opening, daemon_flags};
 use super::passthrough::Passthrough;
-use crate::dataset::Array;
-use crate::engine::{Cursor, Engine, OpenMode};
+use crate::engine::{Engine, OpenMode};
 use crate::format::TileId;
 use crate::store::StoreError;
-use crate::view::Node;
+use crate::view::{ArrayFile, Node};
 
 /// Names and sizes never change, so the kernel may keep them.
 const NAMES_LAST: Duration = Duration::from_secs(24 * 3600);
@@ -63,7 +62,6 @@ pub struct Serve {
 /// An open file.
 struct Handle {
     node: Node,
-    cursor: Cursor,
     /// What the file said when it was opened, where that changes.
     snapshot: Option<Vec<u8>>,
 }
@@ -163,14 +161,15 @@ impl Shared {
         FileHandle(id)
     }
 
-    fn open_array(self: &Arc<Self>, node: Node, tile: TileId, array: Array, opening: Opening) {
-        let inode = self.engine.view().inode(node);
+    fn open_array(self: &Arc<Self>, tile: TileId, file: ArrayFile, process: u32, opening: Opening) {
+        let inode = self.engine.view().inode(Node::TileArray(tile, file));
         match self.open_files.open(inode, opening) {
             Next::Wait => {}
             Next::Decide if self.passthrough.is_on() => {
                 let shared = self.clone();
-                self.engine
-                    .whole(tile, array, move |decision| shared.open_files.decided(inode, decision));
+                self.engine.whole(tile, file, process, move |decision| {
+                    shared.open_files.decided(inode, decision)
+                });
             }
             Next::Decide => self.open_files.decided(inode, Ok(None)),
         }
@@ -233,7 +232,7 @@ impl Filesystem for DatasetFs {
         });
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         shielded(|| {
             let Some(node) = self.node(inode) else {
                 return reply.error(Errno::ENOENT);
@@ -244,14 +243,12 @@ impl Filesystem for DatasetFs {
             let engine = &self.shared.engine;
             let snapshot = (node == Node::Stats).then(|| engine.stats_json());
             let fresh = snapshot.is_some();
-            let handle = self.shared.add_handle(Handle {
-                node,
-                cursor: Cursor::default(),
-                snapshot,
-            });
-            if let Node::TileArray(tile, array) = node {
+            let handle = self.shared.add_handle(Handle { node, snapshot });
+            if let Node::TileArray(tile, file) = node {
                 let reply = self.deadlines.guard(reply);
-                return self.shared.open_array(node, tile, array, Opening { handle, reply });
+                return self
+                    .shared
+                    .open_array(tile, file, request.pid(), Opening { handle, reply });
             }
             engine.stats().count_open(OpenMode::Fuse);
             // What changes from open to open must not be answered from the kernel's memory of the last one.
@@ -297,7 +294,7 @@ impl Filesystem for DatasetFs {
                 };
                 let range = offset.min(length)..offset.saturating_add(size.into()).min(length);
                 let counted = shared.clone();
-                shared.engine.read(handle.node, range, &handle.cursor, move |bytes| {
+                shared.engine.read(handle.node, range, move |bytes| {
                     let Some(reply) = guarded.take() else { return };
                     match bytes {
                         Ok(bytes) => {

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::Extent;
 use super::arrow::{self, BatchLayout, FileLayout, LayoutError, Tiling};
 use super::names::column_file_name;
+use super::{Extent, Rows};
 use crate::format::TileId;
 use crate::format::manifest::Manifest;
 use crate::format::obs::{ColumnKind, ObsColumn, ObsSchema};
@@ -86,12 +86,17 @@ impl ColumnFiles {
     /// When the file of all cells would be too large to address.
     pub fn learn_all(&self, bytes: Vec<u64>) -> Result<(), LayoutError> {
         let layout = FileLayout::all_tiles(self.batch.clone(), self.tiling, &[&bytes])?;
-        let _ = self.all.set(layout);
         if let Some(text) = &self.text {
             let _ = text.all.set(bytes);
             text.tiles.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
+        let _ = self.all.set(layout);
         Ok(())
+    }
+
+    /// How many bytes of text each tile has, if this is text and that is known.
+    pub(super) fn text_of_tiles(&self) -> Option<&[u64]> {
+        self.text.as_ref()?.all.get().map(Vec::as_slice)
     }
 
     /// The layout of the file of all cells, if its size is known.
@@ -123,18 +128,13 @@ impl Text {
     }
 }
 
-/// The pieces of a range of a column's file; `tile` says which tile a batch is.
-pub(super) fn extents(
-    layout: &FileLayout,
-    range: Range<u64>,
-    column: usize,
-    tile: impl Fn(u64) -> TileId,
-) -> Vec<Extent> {
+/// The pieces of a range of a file of `rows`; `tile` says which tile a batch is.
+pub(super) fn extents(layout: &FileLayout, range: Range<u64>, rows: Rows, tile: impl Fn(u64) -> TileId) -> Vec<Extent> {
     let piece = |extent| match extent {
         arrow::Extent::Literal(bytes) => Extent::literal(bytes.into_owned()),
-        arrow::Extent::Message { batch, range } => Extent::Column {
+        arrow::Extent::Message { batch, range } => Extent::Rows {
             tile: tile(batch),
-            column,
+            rows,
             bytes: range,
         },
     };

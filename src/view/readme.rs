@@ -1,10 +1,11 @@
 //! `README.txt` in the root of a mount: what is here and how to read it, for somebody who has never heard of it.
 
-use super::{ColumnFiles, tile_name};
+use super::{ColumnFiles, Families, tile_name};
 use crate::dataset::Dataset;
 
 /// The text, which depends on nothing but manifest and schema.
-pub(super) fn text(dataset: &Dataset, columns: &[ColumnFiles]) -> String {
+pub(super) fn text(dataset: &Dataset, columns: &[ColumnFiles], families: Families) -> String {
+    let _ = families;
     let manifest = dataset.manifest();
     let tiles = manifest.n_tiles();
     let last = tile_name(tiles.saturating_sub(1));
