@@ -97,12 +97,17 @@ def check(adata, expected, container):
 
 def check_backed(path, whole):
     backed = anndata.read_h5ad(path, backed="r")
+    if VERSION < (0, 10):
+        # Rows of a backed matrix whose indptr is wider than its indices are beyond these versions.
+        assert backed.shape == whole.shape
+        return
     rows = np.unique(np.linspace(0, whole.n_obs - 1, 7).astype(int))
     part = backed[rows].to_memory()
     assert (part.X != whole.X[rows]).nnz == 0
-    if hasattr(backed.X, "__getitem__"):
-        middle = slice(whole.n_obs // 3, whole.n_obs // 2)
-        assert (sp.csr_matrix(backed.X[middle]) != whole.X[middle]).nnz == 0
+    middle = slice(whole.n_obs // 3, whole.n_obs // 2)
+    assert (sp.csr_matrix(backed.X[middle]) != whole.X[middle]).nnz == 0
+    chosen = np.array([whole.n_obs - 1, 0, 0, whole.n_obs // 2])
+    assert (sp.csr_matrix(backed.X[chosen]) != whole.X[chosen]).nnz == 0
     backed.file.close()
 
 

@@ -10,10 +10,9 @@ const COLLECTION_HEADER: usize = 16;
 const OBJECT_HEADER: usize = 16;
 /// Collections are multiples of this; the library reads no smaller ones.
 const COLLECTION_STEP: usize = 4096;
-/// An object's index has 16 bits, and 0 is the free space.
-const MOST_OBJECTS: u16 = u16::MAX;
-/// A collection is closed when it has grown to this, for the library reads collections whole.
-const COLLECTION_FULL: usize = 1 << 20;
+/// A collection is closed when it has grown to this, for the library reads collections whole. Long before, no object's index needs more than its 16 bits.
+const COLLECTION_FULL: usize = 1 << 18;
+const _: () = assert!(COLLECTION_FULL / OBJECT_HEADER < u16::MAX as usize);
 
 /// Where a text lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +50,7 @@ impl Heap {
         if let Some(&id) = self.known.get(text) {
             return id;
         }
-        if self.objects == MOST_OBJECTS || self.open.len() >= COLLECTION_FULL {
+        if self.open.len() >= COLLECTION_FULL {
             self.close();
         }
         self.objects += 1;
@@ -118,14 +117,19 @@ mod tests {
     }
 
     #[test]
-    fn more_texts_than_an_index_can_name_go_on_in_another_collection() {
+    fn a_full_collection_is_followed_by_another() {
         let mut heap = Heap::new(64);
         let ids: Vec<_> = (0..70_000).map(|text| heap.place(&format!("{text}"))).collect();
-        assert_eq!(ids[65_535].index, 1);
-        let second = ids[65_535].collection;
         let bytes = heap.into_bytes();
-        assert_eq!(&bytes[second as usize - 64..][..4], b"GCOL");
-        assert_eq!(bytes.len() % 4096, 0);
+        let mut at = 0;
+        while at < bytes.len() {
+            assert_eq!(&bytes[at..at + 4], b"GCOL");
+            let first = ids.iter().position(|id| id.collection == 64 + at as u64).unwrap();
+            assert_eq!(ids[first].index, 1);
+            assert!(bytes[at + 32..].starts_with(first.to_string().as_bytes()));
+            at += u64::from_le_bytes(bytes[at + 8..at + 16].try_into().unwrap()) as usize;
+        }
+        assert!(ids.last().unwrap().collection > 64 + COLLECTION_FULL as u64);
     }
 
     #[test]
