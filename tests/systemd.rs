@@ -70,7 +70,6 @@ fn missing(sandbox: &Path, dataset: &Path) -> Option<String> {
 }
 
 #[test]
-#[ignore = "needs the mount command"]
 fn the_unit_starts_restarts_and_stops() {
     let sandbox = beside_the_repository("tools/systemd-sandbox");
     let data = std::env::var_os("DCFS_TEST_DATA").map_or_else(|| beside_the_repository("data"), PathBuf::from);

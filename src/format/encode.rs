@@ -573,11 +573,177 @@ where
 mod tests {
     use std::fs;
 
-    use super::super::plain;
+    use proptest::prelude::*;
+
+    use super::super::decode::Decoder;
+    use super::super::plain::{self, PlainTile};
+    use super::super::tile::{Layout, parse_indptr};
     use super::*;
 
-    fn rows<'a>(n_genes: u32, indptr: &'a [i64], genes: &'a [i64], counts: &'a [i64]) -> CsrRows<'a, i64, i64> {
-        CsrRows::new(n_genes, indptr, genes, counts).unwrap()
+    /// A CSR matrix that owns its arrays.
+    #[derive(Debug, Clone)]
+    struct Matrix {
+        n_genes: u32,
+        indptr: Vec<i64>,
+        genes: Vec<i64>,
+        counts: Vec<i64>,
+    }
+
+    impl Matrix {
+        fn of_cells(n_genes: u32, cells: &[Vec<(i64, i64)>]) -> Self {
+            let mut matrix = Self {
+                n_genes,
+                indptr: vec![0],
+                genes: Vec::new(),
+                counts: Vec::new(),
+            };
+            for cell in cells {
+                matrix.genes.extend(cell.iter().map(|entry| entry.0));
+                matrix.counts.extend(cell.iter().map(|entry| entry.1));
+                matrix.indptr.push(matrix.genes.len() as i64);
+            }
+            matrix
+        }
+
+        fn rows(&self) -> CsrRows<'_, i64, i64> {
+            CsrRows::new(self.n_genes, &self.indptr, &self.genes, &self.counts).unwrap()
+        }
+
+        fn encode(&self, n_chunks: u32) -> Result<Vec<u8>, EncodeError> {
+            encode_tile(&self.rows(), n_chunks, 1)
+        }
+    }
+
+    /// Distances at which a gap becomes longer than a byte, or an exception.
+    fn gap() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            6 => 1_i64..4,
+            2 => 250_i64..260,
+            2 => 65_533_i64..65_539,
+            1 => 100_000_i64..500_000,
+            1 => Just(i64::from(i32::MAX)),
+        ]
+    }
+
+    fn count() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            6 => 1_i64..4,
+            1 => 254_i64..258,
+            1 => 65_534_i64..65_538,
+            1 => Just(i64::from(i32::MAX)),
+            1 => 1..=i64::from(i32::MAX),
+        ]
+    }
+
+    fn cell(n_genes: u32) -> impl Strategy<Value = Vec<(i64, i64)>> {
+        let entries = prop::collection::vec((gap(), count()), 0..40);
+        let empty = Just(Vec::new());
+        prop_oneof![4 => entries, 1 => empty].prop_map(move |steps| {
+            let genes = steps.iter().scan(-1_i64, |gene, step| {
+                *gene += step.0;
+                (*gene < n_genes.into()).then_some(*gene)
+            });
+            genes.zip(steps.iter().map(|step| step.1)).collect()
+        })
+    }
+
+    fn matrix() -> impl Strategy<Value = Matrix> {
+        prop_oneof![
+            Just(1_u32),
+            Just(2),
+            Just(300),
+            Just(65_537),
+            Just(400_000),
+            Just(1 << 31)
+        ]
+        .prop_flat_map(|n_genes| (Just(n_genes), prop::collection::vec(cell(n_genes), 0..25)))
+        .prop_map(|(n_genes, cells)| Matrix::of_cells(n_genes, &cells))
+    }
+
+    /// What the crate's own readers make of a tile.
+    fn decode(tile: &[u8], matrix: &Matrix) -> (Vec<i64>, Vec<i32>, Vec<i32>) {
+        let spec = TileSpec {
+            id: 0,
+            n_cells: matrix.indptr.len() as u64 - 1,
+            nnz: matrix.genes.len() as u64,
+            n_genes: matrix.n_genes,
+            bytes: tile.len() as u64,
+        };
+        let slice = |range: Range<u64>| &tile[range.start as usize..range.end as usize];
+        let header = Header::parse(&tile[..HEADER_BYTES], spec.bytes, spec).unwrap();
+        let layout = Layout::parse(&header, slice(header.table())).unwrap();
+        let indptr = parse_indptr(&layout, slice(header.indptr())).unwrap();
+        let (mut genes, mut counts) = (vec![0; spec.nnz as usize], vec![0; spec.nnz as usize]);
+        let mut decoder = Decoder::default();
+        for chunk in &layout.chunks {
+            let nonzeros = chunk.nonzeros.start as usize..chunk.nonzeros.end as usize;
+            let exceptions = |range: &Option<Range<u64>>| range.clone().map(slice);
+            decoder
+                .indices(
+                    chunk,
+                    spec.n_genes,
+                    &indptr,
+                    slice(chunk.gaps.clone()),
+                    exceptions(&chunk.gap_exceptions),
+                    &mut genes[nonzeros.clone()],
+                )
+                .unwrap();
+            decoder
+                .values(
+                    chunk,
+                    slice(chunk.values.clone()),
+                    exceptions(&chunk.value_exceptions),
+                    &mut counts[nonzeros],
+                )
+                .unwrap();
+        }
+        (indptr, genes, counts)
+    }
+
+    fn widened(values: &[i32]) -> Vec<i64> {
+        values.iter().map(|&value| value.into()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+        #[test]
+        fn what_is_encoded_is_what_a_plain_reader_and_the_decoder_read(matrix in matrix(), n_chunks in 1_u32..30) {
+            let tile = matrix.encode(n_chunks).unwrap();
+            let plain = plain::read(&tile);
+            let expected = PlainTile {
+                n_genes: matrix.n_genes,
+                indptr: matrix.indptr.clone(),
+                indices: matrix.genes.clone(),
+                counts: matrix.counts.clone(),
+                chunks: plain.chunks.clone(),
+            };
+            prop_assert_eq!(plain, expected);
+            let (indptr, genes, counts) = decode(&tile, &matrix);
+            prop_assert_eq!(&indptr, &matrix.indptr);
+            prop_assert_eq!(widened(&genes), matrix.genes.clone());
+            prop_assert_eq!(widened(&counts), matrix.counts.clone());
+        }
+
+        #[test]
+        fn cuts_are_the_first_cells_that_reach_their_share(
+            lengths in prop::collection::vec(0_i64..50, 1..40), n_chunks in 1_u32..50,
+        ) {
+            let indptr: Vec<i64> = std::iter::once(0)
+                .chain(lengths.iter().scan(0, |sum, length| { *sum += length; Some(*sum) }))
+                .collect();
+            let chunks = chunk_cells(&indptr, n_chunks);
+            let k = i64::from(n_chunks).min(lengths.len() as i64);
+            let nnz = indptr[lengths.len()];
+            let mut cuts: Vec<usize> = (1..k)
+                .map(|i| indptr.iter().position(|&start| start * k >= nnz * i).unwrap())
+                .collect();
+            cuts.extend([0, lengths.len()]);
+            cuts.sort_unstable();
+            cuts.dedup();
+            let expected: Vec<Range<usize>> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+            prop_assert_eq!(chunks, expected);
+        }
     }
 
     #[test]
@@ -589,13 +755,167 @@ mod tests {
                 let path = entry.unwrap().path();
                 let stored = fs::read(&path).unwrap();
                 let tile = plain::read(&stored);
-                let rows = rows(tile.n_genes, &tile.indptr, &tile.indices, &tile.counts);
-                let ours = encode_tile(&rows, 8, 19).unwrap();
-                assert_eq!(plain::read(&ours), tile, "{}: chunks and entries", path.display());
-                eprintln!("{} {} {} {}", path.display(), stored.len(), ours.len(), stored == ours);
+                let rows = CsrRows::new(tile.n_genes, &tile.indptr, &tile.indices, &tile.counts).unwrap();
+                assert!(encode_tile(&rows, 8, 19).unwrap() == stored, "{}", path.display());
                 tiles += 1;
             }
         }
         assert!(tiles > 10, "{tiles} tiles found");
+    }
+
+    #[test]
+    fn an_encoder_used_before_gives_the_bytes_of_a_new_one() {
+        let matrix = Matrix::of_cells(
+            400_000,
+            &(0..200_i64)
+                .map(|cell| {
+                    (0..300)
+                        .map(|i| (i * (cell % 7 + 1) * 40, i % 5 + cell % 3 + 1))
+                        .collect()
+                })
+                .collect::<Vec<_>>(),
+        );
+        let mut used = ChunkEncoder::new(19).unwrap();
+        for cells in [0..200, 3..4, 10..150, 0..0] {
+            let new = ChunkEncoder::new(19)
+                .unwrap()
+                .encode(&matrix.rows(), cells.clone())
+                .unwrap();
+            assert_eq!(used.encode(&matrix.rows(), cells).unwrap(), new);
+        }
+    }
+
+    #[test]
+    fn an_encoder_can_be_used_after_a_refusal() {
+        let mut encoder = ChunkEncoder::new(1).unwrap();
+        let bad = Matrix::of_cells(10, &[vec![(1, 70_000), (2, 0)]]);
+        assert!(encoder.encode(&bad.rows(), 0..1).is_err());
+        let good = Matrix::of_cells(10, &[vec![(1, 1)]]);
+        let new = ChunkEncoder::new(1).unwrap().encode(&good.rows(), 0..1);
+        assert_eq!(encoder.encode(&good.rows(), 0..1), new);
+    }
+
+    #[test]
+    fn no_cells_make_no_chunks() {
+        let tile = plain::read(&Matrix::of_cells(5, &[]).encode(8).unwrap());
+        assert_eq!((tile.indptr, tile.chunks), (vec![0], vec![]));
+    }
+
+    #[test]
+    fn cells_without_nonzeros_are_one_chunk() {
+        let tile = plain::read(&Matrix::of_cells(5, &vec![vec![]; 7]).encode(3).unwrap());
+        assert_eq!(tile.chunks, [(0, 7)]);
+    }
+
+    #[test]
+    fn entries_that_cannot_be_stored_are_named() {
+        for (cell, message) in [
+            (
+                vec![(5, 1), (3, 1)],
+                "cell 1, gene 3: the genes of a cell must increase, but it follows gene 5",
+            ),
+            (vec![(5, 1), (5, 1)], "cell 1, gene 5: the cell names this gene twice"),
+            (vec![(10, 1)], "cell 1, gene 10: there is no such gene, expected 0 to 9"),
+            (vec![(-1, 1)], "cell 1, gene -1: there is no such gene, expected 0 to 9"),
+            (
+                vec![(1 << 32, 1)],
+                "cell 1, gene 4294967296: there is no such gene, expected 0 to 9",
+            ),
+            (
+                vec![(4, 0)],
+                "cell 1, gene 4: the count is 0, and zeros are not stored: leave them out",
+            ),
+            (
+                vec![(4, -3)],
+                "cell 1, gene 4: the count is -3, expected 1 to 2147483647",
+            ),
+            (
+                vec![(4, 1 << 31)],
+                "cell 1, gene 4: the count is 2147483648, expected 1 to 2147483647",
+            ),
+            (
+                vec![(4, 1 << 32)],
+                "cell 1, gene 4: the count is 4294967296, expected 1 to 2147483647",
+            ),
+        ] {
+            let matrix = Matrix::of_cells(10, &[vec![(9, 1)], cell]);
+            assert_eq!(matrix.encode(8).unwrap_err().to_string(), message);
+            assert_eq!(matrix.rows().check_entries().unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn arrays_that_are_no_csr_matrix_are_refused() {
+        type Arrays<'a> = (u32, &'a [i64], &'a [i64], &'a [i64]);
+        let cases: [(Arrays, &str); 7] = [
+            ((0, &[0], &[], &[]), "n_genes is 0, expected 1 to 2147483648"),
+            (
+                ((1 << 31) + 1, &[0], &[], &[]),
+                "n_genes is 2147483649, expected 1 to 2147483648",
+            ),
+            ((9, &[], &[], &[]), "indptr has 0 entries, expected one more than cells"),
+            (
+                (9, &[0, 1], &[1], &[]),
+                "counts has 0 entries, expected 1, as many as indices",
+            ),
+            ((9, &[1, 1], &[1], &[1]), "indptr[0] is 1, expected 0"),
+            (
+                (9, &[0, 2, 1], &[1], &[1]),
+                "indptr[2] is 1, expected at least 2, as before it",
+            ),
+            (
+                (9, &[0, 2], &[1], &[1]),
+                "indptr[1] is 2, expected 1, the number of indices",
+            ),
+        ];
+        for ((n_genes, indptr, genes, counts), message) in cases {
+            let error = CsrRows::new(n_genes, indptr, genes, counts).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    /// Cells of one nonzero, of which the last `exceptions` have this gene and count.
+    fn with_exceptions(cells: usize, exceptions: usize, entry: (i64, i64)) -> Matrix {
+        let plain = std::iter::repeat_n(vec![(3, 1)], cells - exceptions);
+        let cells: Vec<_> = plain.chain(std::iter::repeat_n(vec![entry], exceptions)).collect();
+        Matrix::of_cells(100_000, &cells)
+    }
+
+    #[test]
+    fn as_many_exceptions_as_other_writers_allow_are_stored_and_no_more() {
+        for entry in [(3, 70_000), (70_000, 1)] {
+            for (cells, most) in [(2_000, 1_024), (300_000, 1_500)] {
+                assert!(with_exceptions(cells, most, entry).encode(8).is_ok());
+                let error = with_exceptions(cells, most + 1, entry).encode(8).unwrap_err();
+                let what = if entry.0 == 3 { "counts" } else { "gaps" };
+                let expected = EncodeError::TooManyExceptions {
+                    cell: (cells - most - 1) as u64,
+                    gene: entry.0,
+                    what,
+                    found: most as u64 + 1,
+                    nnz: cells as u64,
+                    most: most as u64,
+                };
+                assert_eq!(error, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn levels_that_zstd_does_not_have_are_refused() {
+        assert!(ChunkEncoder::new(22).is_ok());
+        assert!(matches!(ChunkEncoder::new(23), Err(EncodeError::Zstd(_))));
+    }
+
+    #[test]
+    fn the_width_of_the_integers_does_not_matter() {
+        let (indptr, wide) = ([0, 2, 3], [1_i64, 4, 2]);
+        let narrow = [1_u32, 4, 2];
+        let signed = [1_i32, 4, 2];
+        let expected = encode_tile(&CsrRows::new(9, &indptr, &wide, &wide).unwrap(), 2, 1);
+        assert_eq!(
+            encode_tile(&CsrRows::new(9, &indptr, &signed, &narrow).unwrap(), 2, 1),
+            expected
+        );
     }
 }

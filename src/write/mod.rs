@@ -15,3 +15,6 @@ pub mod synthetic;
 pub use dataset::{DatasetWriter, Finished, WriterOptions};
 pub use error::WriteError;
 pub use genes::Genes;
+
+#[cfg(test)]
+mod tests;
