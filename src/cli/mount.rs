@@ -22,7 +22,8 @@ use crate::dataset::DatasetError;
 use crate::engine::{Engine, Options};
 use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
-use crate::view::{Families, Family, View, ViewError};
+use crate::view::zarr::DEFAULT_CHUNK;
+use crate::view::{Families, Family, View, ViewError, ViewOptions};
 
 /// How long a new mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -75,6 +76,9 @@ pub(super) struct MountFlags {
     /// dataset.zarr [default: all]
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = family_parser())]
     views: Option<Vec<Family>>,
+    /// Nonzeros in a chunk of dataset.zarr
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    zarr_chunk: u64,
     /// Let other users in; owners and modes of the dataset's files decide what they may read
     #[arg(long)]
     allow_other: bool,
@@ -272,7 +276,11 @@ pub(super) fn mount_dataset(
         Some(families) => families.iter().copied().collect(),
         None => Families::all(),
     };
-    let engine = Engine::new(View::new(Arc::new(dataset), families)?, options).map_err(Refusal::Start)?;
+    let shown = ViewOptions {
+        families,
+        zarr_chunk: flags.zarr_chunk,
+    };
+    let engine = Engine::new(View::new(Arc::new(dataset), shown)?, options).map_err(Refusal::Start)?;
     let serve = Serve {
         ownership: Ownership {
             uid: flags.uid,

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::chunk::Found;
 use super::{Engine, ReadError};
 use crate::format::TileId;
-use crate::view::{Need, Node, Rows, Size, text_of};
+use crate::view::anndata::{ColumnFacts, TileFacts};
+use crate::view::{Genes, Need, Node, Rows, Size};
 
 /// What becomes of a size.
 type Done = Box<dyn FnOnce(Result<u64, ReadError>) + Send>;
@@ -111,10 +112,11 @@ impl Engine {
 
     fn find_out_genes(self: &Arc<Self>) {
         let read = || -> Result<(), ReadError> {
-            let table = self.view.dataset().gene_table().map_err(|error| self.tell(error))?;
-            if let Some(table) = table {
-                self.view.learn_genes(&table);
-            }
+            let dataset = self.view.dataset();
+            self.view.learn_genes(Genes {
+                table: dataset.gene_table().map_err(|error| self.tell(error))?,
+                names: dataset.gene_names().map_err(|error| self.tell(error))?,
+            });
             Ok(())
         };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
@@ -167,7 +169,7 @@ impl Engine {
 struct Survey {
     columns: Vec<usize>,
     /// For each tile, what was found in each of the columns.
-    tiles: Vec<OnceLock<Vec<u64>>>,
+    tiles: Vec<OnceLock<Vec<TileFacts>>>,
     next: AtomicUsize,
     working: AtomicUsize,
     failed: OnceLock<ReadError>,
@@ -192,7 +194,7 @@ impl Survey {
             let mut found = Vec::with_capacity(self.columns.len());
             for &column in &self.columns {
                 let rows = dataset.column(tile, column).map_err(|error| engine.tell(error))?;
-                found.push(text_of(&rows).unwrap_or(0));
+                found.push(TileFacts::of(&rows));
             }
             let _ = room.set(found);
         }
@@ -212,8 +214,9 @@ impl Survey {
     }
 
     fn learn(&self, engine: &Arc<Engine>, at: usize, column: usize) -> Result<(), ReadError> {
-        let tiles = self.tiles.iter().map(|found| found.get().map_or(0, |found| found[at]));
-        engine.view.learn_column(column, tiles.collect()).map_err(|error| {
+        let tiles = self.tiles.iter().filter_map(|found| found.get());
+        let facts: ColumnFacts = tiles.map(|found| found[at]).collect();
+        engine.view.learn_column(column, facts).map_err(|error| {
             let error = Arc::new(error.into());
             engine.report.tell(&error);
             ReadError::View(error)

@@ -126,11 +126,6 @@ impl DatasetFs {
     fn node(&self, inode: INodeNo) -> Option<Node> {
         self.shared.engine.view().node(inode.0)
     }
-
-    fn lookup_node(&self, parent: INodeNo, name: &OsStr) -> Option<Node> {
-        let view = self.shared.engine.view();
-        view.lookup(view.node(parent.0)?, name.to_str()?)
-    }
 }
 
 impl Shared {
@@ -201,17 +196,29 @@ impl Filesystem for DatasetFs {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         shielded(|| {
-            let Some(node) = self.lookup_node(parent, name) else {
-                // Inode 0 tells the kernel to remember that there is no such name.
-                return reply.entry(&NAMES_LAST, &ABSENT, Generation(0));
+            let Some(folder) = self.node(parent) else {
+                return reply.error(Errno::ENOENT);
             };
+            let (shared, name) = (self.shared.clone(), name.to_owned());
             let guarded = self.deadlines.guard(reply);
-            self.shared.with_attributes(node, move |attributes| {
-                let Some(reply) = guarded.take() else { return };
-                match attributes {
-                    Ok(attributes) => reply.entry_with_ttls(&BELIEVED, &NAMES_LAST, &attributes, Generation(0)),
-                    Err(errno) => reply.error(errno),
+            // Some folders must be laid out before anything is in them; then that is done now.
+            self.shared.engine.size(folder, move |ready| {
+                if ready.is_err() {
+                    return guarded.take().into_iter().for_each(|reply| reply.error(Errno::EIO));
                 }
+                let found = name.to_str().and_then(|name| shared.engine.view().lookup(folder, name));
+                let Some(node) = found else {
+                    // Inode 0 tells the kernel to remember that there is no such name.
+                    let absent = |reply: ReplyEntry| reply.entry(&NAMES_LAST, &ABSENT, Generation(0));
+                    return guarded.take().into_iter().for_each(absent);
+                };
+                shared.with_attributes(node, move |attributes| {
+                    let Some(reply) = guarded.take() else { return };
+                    match attributes {
+                        Ok(attributes) => reply.entry_with_ttls(&BELIEVED, &NAMES_LAST, &attributes, Generation(0)),
+                        Err(errno) => reply.error(errno),
+                    }
+                });
             });
         });
     }
@@ -327,11 +334,23 @@ impl Filesystem for DatasetFs {
         });
     }
 
-    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(
-            FileHandle(0),
-            FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
-        );
+    fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        shielded(|| {
+            let Some(folder) = self.node(inode) else {
+                return reply.error(Errno::ENOENT);
+            };
+            let guarded = self.deadlines.guard(reply);
+            self.shared.engine.size(folder, move |ready| {
+                let Some(reply) = guarded.take() else { return };
+                match ready {
+                    Ok(_) => reply.opened(
+                        FileHandle(0),
+                        FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+                    ),
+                    Err(_) => reply.error(Errno::EIO),
+                }
+            });
+        });
     }
 
     fn readdir(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {

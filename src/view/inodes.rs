@@ -15,7 +15,7 @@ const FIRST_COLUMN: u64 = 64;
 const PER_TILE: usize = 2 + ArrayFile::COUNT;
 
 /// The nodes that are there once.
-const SINGLE: [(u64, Node); 8] = [
+const SINGLE: [(u64, Node); 9] = [
     (1, Node::Root),
     (2, Node::Readme),
     (3, Node::Control),
@@ -24,6 +24,7 @@ const SINGLE: [(u64, Node); 8] = [
     (6, Node::Matrix),
     (7, Node::ObsTable),
     (8, Node::VarTable),
+    (9, Node::H5ad),
 ];
 
 /// How many there are of what there may be many of.
@@ -54,6 +55,8 @@ impl Numbering {
             Node::TileObs(id) => tile(id) + 1,
             Node::TileArray(id, file) => tile(id) + 2 + file.number() as u64,
             Node::TileColumn(id, column) => tile(id) + (PER_TILE + column) as u64,
+            // After everything else, since nobody knows how many there are.
+            Node::Zarr(node) => tile(self.tiles) + node,
             once => {
                 let found = SINGLE.iter().find(|&&(_, node)| node == once);
                 found.map(|&(inode, _)| inode).expect("every other node is there once")
@@ -65,7 +68,7 @@ impl Numbering {
     pub(super) fn node(self, inode: u64) -> Option<Node> {
         let from = |first: u64| (inode - first) as usize;
         match inode {
-            FIRST_COLUMN.. => self.column_or_tile(inode),
+            FIRST_COLUMN.. => Some(self.numbered(inode)),
             FIRST_MATRIX.. => ArrayFile::numbered(from(FIRST_MATRIX)).map(Node::MatrixArray),
             FIRST_STORED.. => (from(FIRST_STORED) < self.stored).then(|| Node::Stored(from(FIRST_STORED))),
             _ => SINGLE
@@ -75,21 +78,24 @@ impl Numbering {
         }
     }
 
-    fn column_or_tile(self, inode: u64) -> Option<Node> {
+    /// What there are many of.
+    fn numbered(self, inode: u64) -> Node {
         let Some(after) = inode.checked_sub(self.first_tile()) else {
-            return Some(Node::Column((inode - FIRST_COLUMN) as usize));
+            return Node::Column((inode - FIRST_COLUMN) as usize);
         };
-        let tile = usize::try_from(after / self.tile_stride())
-            .ok()
-            .filter(|&tile| tile < self.tiles)?;
-        Some(match (after % self.tile_stride()) as usize {
+        let tiles_end = self.tiles as u64 * self.tile_stride();
+        if after >= tiles_end {
+            return Node::Zarr(after - tiles_end);
+        }
+        let tile = (after / self.tile_stride()) as TileId;
+        match (after % self.tile_stride()) as usize {
             0 => Node::Tile(tile),
             1 => Node::TileObs(tile),
             within => match ArrayFile::numbered(within - 2) {
                 Some(file) => Node::TileArray(tile, file),
                 None => Node::TileColumn(tile, within - PER_TILE),
             },
-        })
+        }
     }
 }
 
@@ -111,7 +117,8 @@ mod tests {
             assert!(nodes.insert(node), "{node:?} has two numbers");
         }
         let expected = SINGLE.len() + 5 + ArrayFile::COUNT + 3 + 4 * (2 + ArrayFile::COUNT + 3);
-        assert_eq!(nodes.len(), expected);
-        assert_eq!(numbering.node(u64::MAX), None);
+        let zarr = nodes.iter().filter(|node| matches!(node, Node::Zarr(_))).count();
+        assert_eq!(nodes.len() - zarr, expected);
+        assert!(nodes.contains(&Node::Zarr(0)) && nodes.contains(&Node::Zarr(zarr as u64 - 1)));
     }
 }

@@ -1,34 +1,45 @@
 //! Which files a mount shows, how large they are, and which bytes of the dataset each of their bytes is.
 //!
 //! A virtual file is a list of [`Extent`]s. Everything here follows from the manifest and the obs schema, and for some
-//! files from what was found in columns or in the gene table ([`Need`]): nothing is read or decoded here, and nothing
+//! files from what was found in columns or in the files about genes ([`Need`]): nothing is read or decoded here, and nothing
 //! here knows FUSE. Files and folders are [`Node`]s, numbers rather than objects, so that a dataset of a hundred thousand
 //! tiles costs no more than one of ten.
 
+pub mod anndata;
 mod arrays;
 pub mod arrow;
 mod columns;
 mod families;
+pub mod hdf5;
+pub mod hierarchy;
 mod inodes;
 pub mod names;
+mod object;
 mod readme;
 mod stored;
 mod tables;
+pub mod zarr;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use ::arrow::array::{ArrayRef, RecordBatch};
+use ::arrow::array::ArrayRef;
 use ::arrow::error::ArrowError;
 pub use arrays::{ArrayFile, Elements, Form};
 pub use arrow::LayoutError;
 pub use columns::ColumnFiles;
 pub use families::{Families, Family};
+pub use object::Genes;
 pub use stored::Stored;
 use thiserror::Error;
 
+use self::anndata::{AnnDataError, ColumnFacts};
+use self::hdf5::Hdf5Error;
+use self::hierarchy::Part;
 use self::inodes::Numbering;
+use self::object::{Layout, Object};
 use self::tables::{ObsTable, VarTable};
+use self::zarr::ZarrError;
 use crate::dataset::Dataset;
 use crate::format::TileId;
 use crate::format::manifest::{Manifest, shard_path, tile_path};
@@ -58,6 +69,10 @@ pub enum Node {
     ObsTable,
     /// `var.arrow`, the gene table.
     VarTable,
+    /// `dataset.h5ad`
+    H5ad,
+    /// A file or folder of `dataset.zarr`; 0 is the folder itself.
+    Zarr(zarr::NodeId),
     /// `X`, the arrays of the whole matrix.
     Matrix,
     /// `X/<array>`
@@ -79,6 +94,8 @@ pub enum Rows {
     Column(usize),
     /// All columns, as an Arrow message.
     Table,
+    /// A part of a column, as the elements of an array.
+    Part(usize, Part),
 }
 
 /// A piece of a virtual file.
@@ -145,8 +162,26 @@ pub enum Need {
     Tile(TileId, usize),
     /// What is in all rows of these columns: [`View::learn_column`].
     Columns(Vec<usize>),
-    /// The gene table: [`View::learn_genes`].
+    /// The files about genes: [`View::learn_genes`].
     Genes,
+}
+
+/// What a mount shows.
+#[derive(Debug, Clone, Copy)]
+pub struct ViewOptions {
+    /// Kinds of files.
+    pub families: Families,
+    /// Elements in a chunk of `dataset.zarr`, at least 1.
+    pub zarr_chunk: u64,
+}
+
+impl Default for ViewOptions {
+    fn default() -> Self {
+        Self {
+            families: Families::all(),
+            zarr_chunk: zarr::DEFAULT_CHUNK,
+        }
+    }
 }
 
 /// The tree of one dataset.
@@ -157,17 +192,19 @@ pub struct View {
     columns: Vec<ColumnFiles>,
     obs_table: Option<ObsTable>,
     var_table: VarTable,
+    object: Object,
     readme: Arc<[u8]>,
     /// What is in the root before the tiles.
     root: Vec<Node>,
 }
 
 impl View {
-    /// The tree of `dataset` as far as `families` are wanted.
+    /// The tree of `dataset`, as far as it is wanted.
     ///
     /// # Errors
     /// When a column cannot be laid out, or a file that the manifest promises is not there.
-    pub fn new(dataset: Arc<Dataset>, families: Families) -> Result<Self, ViewError> {
+    pub fn new(dataset: Arc<Dataset>, options: ViewOptions) -> Result<Self, ViewError> {
+        let families = options.families;
         let manifest = dataset.manifest();
         let (columns, obs_table) = match dataset.schema() {
             Some(schema) => (
@@ -185,6 +222,7 @@ impl View {
             columns,
             obs_table,
             var_table: VarTable::default(),
+            object: Object::new(options.zarr_chunk),
             readme,
             root: Vec::new(),
         };
@@ -257,6 +295,9 @@ impl View {
             Node::Obs => self.has_obs(),
             Node::Column(_) | Node::ObsTable | Node::TileObs(_) | Node::TileColumn(..) => self.has_columns(),
             Node::VarTable => self.manifest().has_var_table && self.families.has(Family::Arrow),
+            Node::H5ad => self.families.has(Family::H5ad),
+            Node::Zarr(0) => self.families.has(Family::Zarr),
+            Node::Zarr(node) => self.object.zarr_if_there().is_some_and(|store| node < store.nodes()),
             Node::Matrix => self.array_files().next().is_some(),
             Node::MatrixArray(file) | Node::TileArray(_, file) => self.array_files().any(|shown| shown == file),
             Node::Tile(_) => self.has_tiles(),
@@ -265,22 +306,25 @@ impl View {
 
     /// Whether the node is a folder.
     pub fn is_folder(&self, node: Node) -> bool {
-        matches!(
-            node,
-            Node::Root | Node::Control | Node::Obs | Node::Matrix | Node::Tile(_) | Node::TileObs(_)
-        )
+        match node {
+            Node::Root | Node::Control | Node::Obs | Node::Matrix | Node::Tile(_) | Node::TileObs(_) => true,
+            Node::Zarr(0) => true,
+            Node::Zarr(node) => self.object.zarr_if_there().is_some_and(|store| store.is_folder(node)),
+            _ => false,
+        }
     }
 
     /// Whether the file is made of all tiles, so that whoever reads it can read them.
     pub fn spans_tiles(&self, node: Node) -> bool {
-        matches!(node, Node::MatrixArray(_))
+        matches!(node, Node::MatrixArray(_) | Node::H5ad | Node::Zarr(_))
     }
 
     /// The folder a node is in; the root is in itself.
     pub fn parent(&self, node: Node) -> Node {
         match node {
             Node::Root | Node::Readme | Node::Control | Node::Obs | Node::Matrix | Node::Tile(_) => Node::Root,
-            Node::ObsTable | Node::VarTable => Node::Root,
+            Node::ObsTable | Node::VarTable | Node::H5ad | Node::Zarr(0) => Node::Root,
+            Node::Zarr(node) => Node::Zarr(self.object.zarr_if_there().map_or(0, |store| store.parent(node))),
             Node::Stats => Node::Control,
             Node::Stored(file) => self.stored[file].folder,
             Node::Column(_) => Node::Obs,
@@ -291,7 +335,12 @@ impl View {
     }
 
     /// Entry `position` of a folder, in an order that never changes; `None` past the last one.
+    ///
+    /// Folders of `dataset.zarr` are empty until their [`size`](Self::size) is known.
     pub fn entry(&self, folder: Node, position: u64) -> Option<Node> {
+        if let Node::Zarr(folder) = folder {
+            return self.object.zarr_if_there()?.entry(folder, position).map(Node::Zarr);
+        }
         let position = usize::try_from(position).ok()?;
         let column = |position: usize| (self.has_columns() && position < self.columns.len()).then_some(position);
         match folder {
@@ -326,11 +375,14 @@ impl View {
                 self.root.iter().filter(|&&node| self.is_folder(node)).count() as u64 + tiles as u64
             }
             Node::Tile(_) => u64::from(self.has_columns()),
+            Node::Zarr(folder) => self.object.zarr_if_there().map_or(0, |store| store.folders_in(folder)),
             _ => 0,
         }
     }
 
     /// What `name` in `folder` is, if it is there.
+    ///
+    /// Nothing is in folders of `dataset.zarr` until their [`size`](Self::size) is known.
     pub fn lookup(&self, folder: Node, name: &str) -> Option<Node> {
         let named = |&node: &Node| self.name(node) == name;
         let column = || {
@@ -344,6 +396,7 @@ impl View {
                 .find(named)
                 .or_else(|| column().map(Node::Column)),
             Node::TileObs(tile) => column().map(|column| Node::TileColumn(tile, column)),
+            Node::Zarr(folder) => self.object.zarr_if_there()?.lookup(folder, name).map(Node::Zarr),
             Node::Control | Node::Matrix | Node::Tile(_) => {
                 (0..).map_while(|position| self.entry(folder, position)).find(named)
             }
@@ -370,6 +423,12 @@ impl View {
             Node::Column(column) | Node::TileColumn(_, column) => self.columns[column].file_name().into(),
             Node::ObsTable => "obs.arrow".into(),
             Node::VarTable => "var.arrow".into(),
+            Node::H5ad => "dataset.h5ad".into(),
+            Node::Zarr(0) => "dataset.zarr".into(),
+            Node::Zarr(node) => self
+                .object
+                .zarr_if_there()
+                .map_or_else(String::new, |store| store.name(node)),
             Node::Matrix => "X".into(),
             Node::Tile(tile) => tile_name(tile),
             Node::MatrixArray(file) | Node::TileArray(_, file) => file.name().into(),
@@ -391,6 +450,7 @@ impl View {
             Node::TileColumn(tile, _) => vec![shard_path(self.shard_of(tile))],
             Node::Matrix | Node::Tile(_) => vec!["tiles".into()],
             Node::MatrixArray(_) => self.sources_of_matrix(),
+            Node::H5ad | Node::Zarr(_) => self.sources_of_object(),
             Node::TileArray(tile, _) => vec![tile_path(tile)],
         }
     }
@@ -399,6 +459,13 @@ impl View {
     pub fn sources_of_matrix(&self) -> Vec<String> {
         let first = (self.manifest().n_tiles() > 0).then(|| tile_path(0));
         ["tiles".to_owned()].into_iter().chain(first).collect()
+    }
+
+    fn sources_of_object(&self) -> Vec<String> {
+        let mut sources = self.sources_of_matrix();
+        sources.extend(self.shards().map(shard_path));
+        sources.extend(self.stored.iter().map(|stored| stored.path.to_owned()));
+        sources
     }
 
     fn shards(&self) -> Range<usize> {
@@ -436,6 +503,8 @@ impl View {
                 None => Size::Known(0),
             },
             Node::VarTable => self.var_table.size(),
+            Node::H5ad => size_of(self.object.h5ad(&self.dataset, &self.columns), hdf5::FileLayout::len),
+            Node::Zarr(node) => size_of(self.object.zarr(&self.dataset, &self.columns), |store| store.size(node)),
         }
     }
 
@@ -468,13 +537,23 @@ impl View {
                 .as_ref()
                 .map_or_else(Vec::new, |table| table.extents(range)),
             Node::VarTable => self.var_table.extents(range),
+            Node::H5ad => {
+                let layout = self.object.h5ad_if_there();
+                layout.map_or_else(Vec::new, |l| object::extents(self.manifest(), l.extents(range)))
+            }
+            Node::Zarr(node) => {
+                let store = self.object.zarr_if_there();
+                store.map_or_else(Vec::new, |store| {
+                    object::extents(self.manifest(), store.extents(node, range))
+                })
+            }
         }
     }
 
     /// The columns that rows are made of, by position in the schema.
     pub fn columns_of(&self, rows: Rows) -> Range<usize> {
         match rows {
-            Rows::Column(column) => column..column + 1,
+            Rows::Column(column) | Rows::Part(column, _) => column..column + 1,
             Rows::Table => 0..self.columns.len(),
         }
     }
@@ -483,32 +562,37 @@ impl View {
     ///
     /// # Errors
     /// When the arrays cannot be shown as what the schema says they are.
-    pub fn encode(&self, rows: Rows, arrays: &[ArrayRef]) -> Result<Vec<u8>, arrow::EncodeError> {
-        match (rows, &self.obs_table) {
-            (Rows::Column(column), _) => self.columns[column].batch().encode_message(arrays),
-            (Rows::Table, Some(table)) => table.batch().encode_message(arrays),
-            (Rows::Table, None) => Ok(Vec::new()),
-        }
+    pub fn encode(&self, rows: Rows, arrays: &[ArrayRef]) -> Result<Vec<u8>, EncodeError> {
+        Ok(match (rows, &self.obs_table, self.dataset.schema()) {
+            (Rows::Column(column), ..) => self.columns[column].batch().encode_message(arrays)?,
+            (Rows::Table, Some(table), _) => table.batch().encode_message(arrays)?,
+            (Rows::Part(column, part), _, Some(schema)) => anndata::encode(&schema.columns[column], part, &arrays[0])?,
+            (Rows::Table | Rows::Part(..), ..) => Vec::new(),
+        })
     }
 
     /// Takes note of a tile's rows of a column.
     pub fn learn_tile(&self, tile: TileId, column: usize, rows: &ArrayRef) {
-        if let Some(bytes) = text_of(rows) {
-            self.columns[column].learn_tile(tile, bytes);
+        use ::arrow::array::AsArray;
+        if let Some(text) = rows.as_string_opt::<i32>() {
+            self.columns[column].learn_tile(tile, arrow::text_bytes(text));
         }
     }
 
-    /// Takes note of how many bytes of text each tile has in a column.
+    /// Takes note of what is in a column.
     ///
     /// # Errors
     /// When the column's file would be too large to address.
-    pub fn learn_column(&self, column: usize, text: Vec<u64>) -> Result<(), LayoutError> {
-        self.columns[column].learn_all(text)
+    pub fn learn_column(&self, column: usize, facts: ColumnFacts) -> Result<(), LayoutError> {
+        self.columns[column].learn_all(facts)
     }
 
-    /// Takes note of the gene table.
-    pub fn learn_genes(&self, table: &RecordBatch) {
-        self.var_table.learn(table);
+    /// Takes note of what the files about genes say.
+    pub fn learn_genes(&self, genes: Genes) {
+        if let Some(table) = &genes.table {
+            self.var_table.learn(table);
+        }
+        self.object.learn(genes);
     }
 
     /// The name of a column's file, for messages.
@@ -536,7 +620,14 @@ impl View {
     fn root_entries(&self) -> Vec<Node> {
         let mut nodes = vec![Node::Readme, Node::Control];
         nodes.extend(self.stored_in(Node::Root));
-        let shown = [Node::Obs, Node::ObsTable, Node::VarTable, Node::Matrix];
+        let shown = [
+            Node::H5ad,
+            Node::Zarr(0),
+            Node::Obs,
+            Node::ObsTable,
+            Node::VarTable,
+            Node::Matrix,
+        ];
         nodes.extend(shown.into_iter().filter(|&node| self.exists(node)));
         nodes
     }
@@ -548,10 +639,12 @@ impl View {
     }
 }
 
-/// Bytes of text in a tile's rows, if they are text.
-pub fn text_of(rows: &ArrayRef) -> Option<u64> {
-    use ::arrow::array::AsArray;
-    rows.as_string_opt::<i32>().map(arrow::text_bytes)
+fn size_of<T>(layout: Layout<'_, T>, size: impl FnOnce(&T) -> u64) -> Size {
+    match layout {
+        Layout::There(layout) => Size::Known(size(layout)),
+        Layout::Needs(need) => Size::Needs(need),
+        Layout::Failed(error) => Size::Failed(error),
+    }
 }
 
 /// `tile_NNNNNN`
@@ -571,7 +664,27 @@ pub enum ViewError {
     /// The gene table cannot be written as Arrow.
     #[error("var.arrow: {0}")]
     VarTable(#[from] Arc<ArrowError>),
+    /// The dataset cannot be one AnnData object.
+    #[error("dataset.h5ad, dataset.zarr: {0}")]
+    AnnData(#[from] AnnDataError),
+    /// It cannot be one HDF5 file.
+    #[error("dataset.h5ad: {0}")]
+    Hdf5(#[from] Hdf5Error),
+    /// It cannot be one Zarr store.
+    #[error("dataset.zarr: {0}")]
+    Zarr(#[from] ZarrError),
     /// A file that the manifest promises is not there.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Why rows cannot be shown.
+#[derive(Debug, Error)]
+pub enum EncodeError {
+    /// As Arrow.
+    #[error(transparent)]
+    Arrow(#[from] arrow::EncodeError),
+    /// As the elements of an array.
+    #[error(transparent)]
+    AnnData(#[from] anndata::EncodeError),
 }
