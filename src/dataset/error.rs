@@ -42,8 +42,8 @@ pub enum DatasetError {
          give all tiles the same owner and mode, or mount with --mode"
     )]
     Restricted { name: String },
-    /// A file is not the one it was.
-    #[error("{name}: the file changed while it was read")]
+    /// A file is not the one it was, so that what is read of it now does not fit what was read before.
+    #[error("{name}: the file changed after it was first read; mount the dataset again")]
     Changed { name: String },
 }
 

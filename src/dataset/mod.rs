@@ -35,6 +35,9 @@ const OPEN_TILES: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");
 /// How many obs shards stay open, with their footer.
 const OPEN_SHARDS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 
+/// A shard, once somebody has opened it.
+type ShardSlot = Arc<Mutex<Option<Arc<ObsShard>>>>;
+
 /// A dataset that can be read. Shared between threads.
 pub struct Dataset {
     store: Arc<dyn Store>,
@@ -42,9 +45,9 @@ pub struct Dataset {
     schema: Option<ObsSchema>,
     tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
     /// Shards whose footer was read. Who opens one holds its lock, so that it is opened once.
-    shards: Mutex<LruCache<usize, Arc<Mutex<Option<Arc<ObsShard>>>>>>,
-    /// Tiles whose checksum was found right, and in which state of the file.
-    verified: Mutex<HashMap<TileId, Version>>,
+    shards: Mutex<LruCache<usize, ShardSlot>>,
+    /// Tiles whose checksum was found right, in which state of the file, and the checksum.
+    verified: Mutex<HashMap<TileId, (Version, u32)>>,
 }
 
 impl Dataset {
@@ -100,7 +103,8 @@ impl Dataset {
     /// Opens tile `id`: header, chunk table and indptr, held against the manifest. Nothing is decoded.
     ///
     /// # Errors
-    /// When the file cannot be read or is not what the format and the manifest say.
+    /// When the file cannot be read, is not what the format and the manifest say, or holds something else than it did
+    /// when its checksum was verified.
     ///
     /// # Panics
     /// When there is no such tile.
@@ -109,8 +113,13 @@ impl Dataset {
             return Ok(tile);
         }
         let tile = Arc::new(Tile::open(&*self.store, self.manifest.tile(id))?);
-        if lock(&self.verified).get(&id) == Some(&tile.version()) {
-            tile.trust();
+        match lock(&self.verified).get(&id) {
+            Some(&(version, _)) if version == tile.version() => tile.trust(),
+            // Another file with the same content, a copy put back for example, is as good once it is verified.
+            Some(&(_, crc32)) if crc32 != tile.layout().crc32 => {
+                return Err(DatasetError::Changed { name: tile.name() });
+            }
+            _ => {}
         }
         lock(&self.tiles).put(id, tile.clone());
         Ok(tile)
@@ -132,7 +141,7 @@ impl Dataset {
         match tile.verify() {
             Ok(first) => {
                 if first {
-                    lock(&self.verified).insert(id, tile.version());
+                    lock(&self.verified).insert(id, (tile.version(), tile.layout().crc32));
                 }
                 Ok(())
             }

@@ -20,7 +20,7 @@ const PAGE: u64 = 4096;
 
 /// What becomes of the file: `None` when there is no room for it.
 type Done = Box<dyn FnOnce(Result<Option<Pin>, ReadError>) + Send>;
-/// What becomes of the block it is in.
+/// Hands the outcome to whoever asked first.
 type Deliver = Box<dyn FnOnce(Outcome) + Send>;
 
 impl Engine {
@@ -152,6 +152,9 @@ impl Engine {
     }
 }
 
+/// What there is to do when it is full.
+type End = (Ticket<Key>, Reservation, Deliver);
+
 /// A file being filled, by every thread that takes part.
 struct Fill {
     tile: Arc<Tile>,
@@ -162,7 +165,7 @@ struct Fill {
     next: AtomicUsize,
     working: AtomicUsize,
     failed: OnceLock<Arc<DatasetError>>,
-    end: Mutex<Option<(Ticket<Key>, Reservation, Deliver)>>,
+    end: Mutex<Option<End>>,
 }
 
 impl Fill {

@@ -613,7 +613,8 @@ impl View {
         } else {
             0
         };
-        let once = self.root.len() as u64 + 2 + arrays + columns;
+        // The root itself, what is in it, and what is in those of its folders that are there once.
+        let once = 2 + (self.root.len() + self.stored_in(Node::Obs).count()) as u64 + arrays + columns;
         once + self.manifest().n_tiles() as u64 * in_tile
     }
 

@@ -22,15 +22,43 @@ WHAT IS HERE
     let arrays = shows(Family::Raw) || shows(Family::Npy);
     let obs = !columns.is_empty() && shows(Family::Arrow);
     let of_dataset = [
-        (shows(Family::H5ad), "dataset.h5ad", "everything as one AnnData file: X, obs, var, uns"),
+        (
+            shows(Family::H5ad),
+            "dataset.h5ad",
+            "everything as one AnnData file: X, obs, var, uns",
+        ),
         (shows(Family::Zarr), "dataset.zarr/", "the same as a Zarr v3 store"),
-        (obs, "obs.arrow", "all columns that describe cells, one record batch a tile (Arrow IPC file)"),
+        (
+            obs,
+            "obs.arrow",
+            "all columns that describe cells, one record batch a tile (Arrow IPC file)",
+        ),
         (obs, "obs/<column>.arrow", "one column for all cells"),
-        (!columns.is_empty(), "obs/schema.json", "the columns: name, kind, type, categories"),
-        (manifest.has_var_table && shows(Family::Arrow), "var.arrow", "the gene table (Arrow IPC file)"),
-        (manifest.has_var_table, "var.parquet", "the gene table as stored, a row a gene in column order"),
-        (manifest.has_var_names, "var_names.txt", "a gene name a line, in column order"),
-        (manifest.has_gene_order, "gene_order.npy", "column j was column gene_order[j] of the source"),
+        (
+            !columns.is_empty(),
+            "obs/schema.json",
+            "the columns: name, kind, type, categories",
+        ),
+        (
+            manifest.has_var_table && shows(Family::Arrow),
+            "var.arrow",
+            "the gene table (Arrow IPC file)",
+        ),
+        (
+            manifest.has_var_table,
+            "var.parquet",
+            "the gene table as stored, a row a gene in column order",
+        ),
+        (
+            manifest.has_var_names,
+            "var_names.txt",
+            "a gene name a line, in column order",
+        ),
+        (
+            manifest.has_gene_order,
+            "gene_order.npy",
+            "column j was column gene_order[j] of the source",
+        ),
         (true, "manifest.json", "sizes of everything, as stored"),
         (true, ".dcfs/stats.json", "what the daemon has done so far"),
     ];
@@ -60,7 +88,9 @@ fn arrays_text(dataset: &Dataset, arrays: bool, obs: bool, families: Families) -
     let tile_size = manifest.tile_size;
     let mut text = String::new();
     if arrays {
-        text.push_str("  X/                           the matrix in CSR form, all cells; files as in a tile's folder\n");
+        text.push_str(
+            "  X/                           the matrix in CSR form, all cells; files as in a tile's folder\n",
+        );
     }
     text.push_str(&format!(
         "  {first} ... {last}   {tiles} tiles: blocks of {tile_size} consecutive cells (the last may be shorter).

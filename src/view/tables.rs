@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn the_gene_table_keeps_what_pandas_said_of_it() {
-        let metadata: std::collections::HashMap<String, String> = [("pandas".to_owned(), "{\"index_columns\": [\"symbol\"]}".to_owned())].into();
+        let metadata: std::collections::HashMap<String, String> =
+            [("pandas".to_owned(), "{\"index_columns\": [\"symbol\"]}".to_owned())].into();
         let schema = Schema::new_with_metadata(vec![Field::new("symbol", DataType::Utf8, true)], metadata);
         let symbols: ArrayRef = Arc::new(StringArray::from(vec![Some("A1BG"), None]));
         let table = RecordBatch::try_new(schema.into(), vec![symbols]).unwrap();
