@@ -450,15 +450,26 @@ impl View {
             Node::TileColumn(tile, _) => vec![shard_path(self.shard_of(tile))],
             Node::Matrix | Node::Tile(_) => vec!["tiles".into()],
             Node::MatrixArray(_) => self.sources_of_matrix(),
+            Node::Zarr(_) if self.is_folder(node) => self.sources_of_folder(),
             Node::H5ad | Node::Zarr(_) => self.sources_of_object(),
             Node::TileArray(tile, _) => vec![tile_path(tile)],
         }
     }
 
-    /// The files and folders whose access is that of every file that [spans](Self::spans_tiles) all tiles, or more.
+    /// What decides who may see a file that [spans](Self::spans_tiles) all tiles, as far as tiles do.
     pub fn sources_of_matrix(&self) -> Vec<String> {
-        let first = (self.manifest().n_tiles() > 0).then(|| tile_path(0));
-        ["tiles".to_owned()].into_iter().chain(first).collect()
+        let first = if self.manifest().n_tiles() > 0 {
+            tile_path(0)
+        } else {
+            "tiles".to_owned()
+        };
+        vec![first]
+    }
+
+    /// Names in `dataset.zarr` tell as much as those of the folders that its content is in.
+    fn sources_of_folder(&self) -> Vec<String> {
+        let folders = [Some("tiles"), self.has_obs().then_some("obs")];
+        folders.into_iter().flatten().map(str::to_owned).collect()
     }
 
     fn sources_of_object(&self) -> Vec<String> {

@@ -151,7 +151,7 @@ One Zarr store
 fn column_examples(file: &str) -> String {
     format!(
         "
-Tables of cells and genes (obs.arrow, var.arrow, obs/<column>.arrow)
+Columns that describe cells
   Python   import pyarrow as pa; pa.ipc.open_file(pa.memory_map('obs/{file}')).read_all().to_pandas()
            (or polars.read_ipc, pandas.read_feather)
   R        arrow::read_feather('obs/{file}')
