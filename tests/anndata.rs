@@ -18,7 +18,7 @@ use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, Int8Type};
 use dcfs::dataset::{Array, Dataset};
 use dcfs::format::obs::{ColumnKind, NumericType, ObsColumn, ObsSchema};
-use dcfs::store::Directory;
+use dcfs::store::{Directory, Links};
 use dcfs::view::anndata::{ColumnFacts, Container, Contents, TileFacts, encode, tree};
 use dcfs::view::arrow::Tiling;
 use dcfs::view::hdf5::FileLayout;
@@ -48,7 +48,7 @@ struct Decoded {
 
 impl Decoded {
     fn open(path: &Path) -> Self {
-        let dataset = Dataset::open(Arc::new(Directory::open(path).unwrap())).unwrap();
+        let dataset = Dataset::open(Arc::new(Directory::open(path, Links::Anywhere).unwrap())).unwrap();
         let manifest = dataset.manifest();
         let n_columns = dataset.schema().map_or(0, |schema| schema.columns.len());
         let rows = |column| (0..manifest.n_tiles()).map(move |tile| (tile, column));

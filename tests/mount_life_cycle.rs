@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 
 mod ordinary_user;
+#[path = "common/skip.rs"]
+mod skip;
 mod tiny_fs;
 
 use std::fs::{self, File};
@@ -63,7 +65,7 @@ impl Drop for Folder {
 fn no_fuse() -> bool {
     let told = std::env::var_os("DCFS_TEST_NO_FUSE").is_some_and(|value| value == "1");
     if told {
-        eprintln!("skipped: DCFS_TEST_NO_FUSE=1");
+        skip::skip("DCFS_TEST_NO_FUSE=1");
     }
     told
 }
@@ -72,7 +74,7 @@ fn no_fuse() -> bool {
 fn no_fuse_or_root() -> bool {
     let no_root = !may_mount();
     if no_root {
-        eprintln!("skipped: mounting other file systems needs root");
+        skip::skip("mounting other file systems needs root");
     }
     no_fuse() || no_root
 }

@@ -2,6 +2,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "common/skip.rs"]
+mod skip;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -72,10 +75,10 @@ fn missing(sandbox: &Path, dataset: &Path) -> Option<String> {
 #[test]
 fn the_unit_starts_restarts_and_stops() {
     let sandbox = beside_the_repository("tools/systemd-sandbox");
-    let data = std::env::var_os("DCFS_TEST_DATA").map_or_else(|| beside_the_repository("data"), PathBuf::from);
+    let data = std::env::var_os("DCFS_SHARED_DATA").map_or_else(|| beside_the_repository("data"), PathBuf::from);
     let dataset = data.join("edge.dc");
     if let Some(reason) = missing(&sandbox, &dataset) {
-        eprintln!("skipped: {reason}");
+        skip::skip(reason);
         return;
     }
     let output = Command::new(sandbox)
@@ -89,7 +92,7 @@ fn the_unit_starts_restarts_and_stops() {
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(125) && std::env::var_os("CI").is_none() {
-        eprintln!("skipped: systemd does not run here: {complained}");
+        skip::skip(format_args!("systemd does not run here: {complained}"));
         return;
     }
     assert!(

@@ -17,6 +17,7 @@ mod whole;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use thiserror::Error;
@@ -27,7 +28,6 @@ pub use stats::{OpenMode, Stats};
 use crate::cache::tmpfs::PrivateTmpfs;
 use crate::cache::{Cache, Failure};
 use crate::dataset::DatasetError;
-use crate::store::StoreError;
 use crate::view::{View, ViewError};
 
 /// Why bytes could not be had. What it says was logged; a reader gets an I/O error.
@@ -85,17 +85,17 @@ pub struct Engine {
     waiting: needs::Waiting,
     readers: read_ahead::Readers,
     spanning: Option<spanning::Spanning>,
+    /// Bytes of files that are being filled.
+    filling: AtomicU64,
 }
 
 impl Engine {
     /// An engine that serves `view`.
     ///
     /// # Errors
-    /// When threads cannot be started, or the store does not say who may read the first tile.
+    /// When threads cannot be started.
     pub fn new(view: View, options: Options) -> io::Result<Arc<Self>> {
-        let spanning = options.guard_tiles.then(|| spanning::Spanning::new(&view)).transpose();
-        let spanning = spanning
-            .map_err(|StoreError { name, source }| io::Error::new(source.kind(), format!("{name}: {source}")))?;
+        let spanning = options.guard_tiles.then(spanning::Spanning::default);
         let threads = options.threads.max(1);
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads)
@@ -115,6 +115,7 @@ impl Engine {
             waiting: needs::Waiting::default(),
             readers: read_ahead::Readers::default(),
             spanning,
+            filling: AtomicU64::new(0),
         }))
     }
 

@@ -149,16 +149,18 @@ impl Engine {
 
     /// Reads columns of every tile, with all threads, and keeps nothing but what had to be found out.
     fn survey(self: &Arc<Self>, columns: Vec<usize>) {
+        // One thread stays free for those who read.
+        let workers = (self.threads - 1).max(1);
         let survey = Arc::new(Survey {
             columns,
             tiles: (0..self.view.dataset().manifest().n_tiles())
                 .map(|_| OnceLock::new())
                 .collect(),
             next: AtomicUsize::new(0),
-            working: AtomicUsize::new(self.threads),
+            working: AtomicUsize::new(workers),
             failed: OnceLock::new(),
         });
-        for _ in 0..self.threads {
+        for _ in 0..workers {
             let survey = survey.clone();
             self.spawn(move |engine| survey.take_part(engine));
         }

@@ -14,7 +14,7 @@ impl Engine {
     pub(super) fn rows_block(self: &Arc<Self>, tile: TileId, rows: Rows, may_work: bool) -> Result<Found, ReadError> {
         let key = Key::Rows { tile, rows };
         if !may_work {
-            return Ok(self.cache.peek(key).map_or(Found::Later, Found::Block));
+            return Ok(self.cache.get(key).map_or(Found::Later, Found::Block));
         }
         let ticket = match self.cache.lookup(key) {
             Lookup::Hit(block) => return Ok(Found::Block(block)),

@@ -12,45 +12,35 @@ use super::{Engine, ReadError};
 use crate::dataset::DatasetError;
 use crate::format::TileId;
 use crate::format::manifest::tile_path;
-use crate::store::{Access, Store, StoreError};
+use crate::store::StoreError;
 use crate::view::View;
 
 /// How long what the store said is believed.
-const BELIEVED: Duration = Duration::from_secs(30);
+const BELIEVED: Duration = Duration::from_secs(5);
 /// How many tiles are remembered.
 const REMEMBERED: usize = 20_000;
 
-/// The access that spanning files show, and the tiles that allow as much.
-pub(super) struct Spanning {
-    shown: Access,
-    asked: Mutex<HashMap<TileId, Instant>>,
-}
+/// Tiles that were found to allow as much as spanning files show.
+#[derive(Default)]
+pub(super) struct Spanning(Mutex<HashMap<TileId, Instant>>);
 
 impl Spanning {
-    /// # Errors
-    /// When the store does not say what access the first tile gives.
-    pub(super) fn new(view: &View) -> Result<Self, StoreError> {
-        let store = view.dataset().store();
-        let mut shown = store.attributes("")?.access;
-        for (at, path) in view.sources_of_matrix().iter().enumerate() {
-            let access = store.attributes(path)?.access;
-            shown = if at == 0 { access } else { shown.and(access) };
-        }
-        let asked = Mutex::default();
-        Ok(Self { shown, asked })
-    }
-
     /// Whether that is known without asking the store.
     fn is_known(&self, tile: TileId) -> bool {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         asked.get(&tile).is_some_and(|when| when.elapsed() < BELIEVED)
     }
 
-    fn allows(&self, store: &dyn Store, tile: TileId) -> Result<bool, StoreError> {
+    fn allows(&self, view: &View, tile: TileId) -> Result<bool, StoreError> {
+        let store = view.dataset().store();
         let access = store.attributes(&tile_path(tile))?.access;
-        let allowed = self.shown.and(access).file_mode() == self.shown.file_mode();
+        let mut allowed = true;
+        for path in view.sources_of_matrix() {
+            let shown = store.attributes(&path)?.access;
+            allowed &= shown.and(access).file_mode() == shown.file_mode();
+        }
         if allowed {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if asked.len() >= REMEMBERED {
                 asked.clear();
             }
@@ -73,7 +63,7 @@ impl Engine {
             return Ok(None);
         }
         let store = self.view.dataset().store();
-        match spanning.allows(&**store, tile) {
+        match spanning.allows(&self.view, tile) {
             Ok(true) => Ok(Some(())),
             Ok(false) => {
                 let name = format!("{}/{}", store.location(), tile_path(tile));

@@ -36,7 +36,7 @@ impl Engine {
         done: impl FnOnce(Result<Option<Pin>, ReadError>) + Send + 'static,
     ) {
         let key = Key::Whole { tile, file };
-        if let Some(block) = self.cache.peek(key) {
+        if let Some(block) = self.cache.get(key) {
             done(Ok(Some(self.cache.pin(key, block))));
             return self.note_open(process, tile, file);
         }
@@ -59,7 +59,7 @@ impl Engine {
         };
         [Form::Raw, Form::Npy].into_iter().find_map(|form| {
             let file = ArrayFile { elements, form };
-            let block = self.cache.peek(Key::Whole { tile, file })?;
+            let block = self.cache.get(Key::Whole { tile, file })?;
             let manifest = self.view.dataset().manifest();
             Some((block, file.header(file.entries_of_tile(manifest, tile)).len()))
         })
@@ -135,20 +135,26 @@ impl Engine {
         let limit = self.cache.limit();
         let for_files = limit - (limit / 2).min(LEAST_FOR_READS.max(limit / 8));
         let rounded = bytes.next_multiple_of(PAGE);
-        if self.cache.pinned_bytes().saturating_add(rounded) > for_files {
-            return Ok(None);
-        }
-        let Some(reservation) = ticket.reserve(rounded) else {
-            return Ok(None);
+        // Files being filled are about to be pinned.
+        let filling = self.filling.fetch_add(rounded, Ordering::AcqRel);
+        let room = self
+            .cache
+            .pinned_bytes()
+            .saturating_add(filling)
+            .saturating_add(rounded)
+            <= for_files;
+        let made = match room.then(|| ticket.reserve(rounded)).flatten() {
+            Some(reservation) => tmpfs.file(bytes).map(|file| Some((file, reservation))),
+            None => Ok(None),
         };
-        match tmpfs.file(bytes) {
-            Ok(file) => Ok(Some((file, reservation))),
-            Err(error) => {
-                // The machine has less memory than the budget: read requests need far less of it at a time.
-                log::warn!("{}: no memory to keep an array of {bytes} bytes: {error}", tile.name());
-                Ok(None)
-            }
+        match made {
+            Ok(Some(made)) => return Ok(Some(made)),
+            Ok(None) => {}
+            // The machine has less memory than the budget: read requests need far less of it at a time.
+            Err(error) => log::warn!("{}: no memory to keep an array of {bytes} bytes: {error}", tile.name()),
         }
+        self.filling.fetch_sub(rounded, Ordering::AcqRel);
+        Ok(None)
     }
 }
 
@@ -277,6 +283,8 @@ impl Fill {
             self.discard_chunks(engine);
         }
         deliver(outcome);
+        let rounded = self.bytes.next_multiple_of(PAGE);
+        engine.filling.fetch_sub(rounded, Ordering::AcqRel);
     }
 
     /// Forgets chunks that are in the file as well.

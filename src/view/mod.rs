@@ -442,18 +442,24 @@ impl View {
     pub fn sources(&self, node: Node) -> Vec<String> {
         match node {
             Node::Root | Node::Control | Node::Stats => vec![String::new()],
-            Node::Readme => vec!["manifest.json".into()],
-            Node::Obs | Node::TileObs(_) => vec!["obs".into()],
+            Node::Readme => self.with_schema(vec!["manifest.json".into()]),
+            Node::Obs | Node::TileObs(_) => self.with_schema(vec!["obs".into()]),
             Node::Stored(file) => vec![self.stored[file].path.into()],
-            Node::Column(_) | Node::ObsTable => self.shards().map(shard_path).collect(),
+            Node::Column(_) | Node::ObsTable => self.with_schema(self.shards().map(shard_path).collect()),
+            Node::TileColumn(tile, _) => self.with_schema(vec![shard_path(self.shard_of(tile))]),
             Node::VarTable => vec!["var.parquet".into()],
-            Node::TileColumn(tile, _) => vec![shard_path(self.shard_of(tile))],
             Node::Matrix | Node::Tile(_) => vec!["tiles".into()],
             Node::MatrixArray(_) => self.sources_of_matrix(),
             Node::Zarr(_) if self.is_folder(node) => self.sources_of_folder(),
             Node::H5ad | Node::Zarr(_) => self.sources_of_object(),
             Node::TileArray(tile, _) => vec![tile_path(tile)],
         }
+    }
+
+    /// These and the obs schema, whose names and labels whatever is made of obs shows.
+    fn with_schema(&self, mut paths: Vec<String>) -> Vec<String> {
+        paths.extend(self.has_obs().then(|| "obs/schema.json".into()));
+        paths
     }
 
     /// What decides who may see a file that [spans](Self::spans_tiles) all tiles, as far as tiles do.
@@ -466,10 +472,11 @@ impl View {
         vec![first]
     }
 
-    /// Names in `dataset.zarr` tell as much as those of the folders that its content is in.
+    /// Folders of `dataset.zarr` are named for columns, genes' columns and metadata.
     fn sources_of_folder(&self) -> Vec<String> {
-        let folders = [Some("tiles"), self.has_obs().then_some("obs")];
-        folders.into_iter().flatten().map(str::to_owned).collect()
+        let mut sources = vec!["tiles".to_owned()];
+        sources.extend(self.stored.iter().map(|stored| stored.path.to_owned()));
+        sources
     }
 
     fn sources_of_object(&self) -> Vec<String> {

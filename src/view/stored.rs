@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::dataset::Dataset;
-use crate::store::StoreError;
+use crate::store::{Attributes, StoreError, Version};
 
 /// A file of the dataset that appears unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Stored {
     pub name: &'static str,
     /// Its size in bytes when the dataset was mounted.
     pub bytes: u64,
+    /// Its state then.
+    pub version: Version,
 }
 
 impl Stored {
@@ -31,12 +33,15 @@ impl Stored {
         let stored = files.into_iter().filter(|&(.., promised)| promised);
         stored
             .map(|(path, folder, name, _)| {
-                let bytes = dataset.store().attributes(path)?.size;
+                let Attributes {
+                    size: bytes, version, ..
+                } = dataset.store().attributes(path)?;
                 Ok(Self {
                     path,
                     folder,
                     name,
                     bytes,
+                    version,
                 })
             })
             .collect()
