@@ -19,7 +19,7 @@ use arrow::datatypes::{DataType, Int8Type};
 use dcfs::dataset::{Array, Dataset};
 use dcfs::format::obs::{ColumnKind, NumericType, ObsColumn, ObsSchema};
 use dcfs::store::Directory;
-use dcfs::view::anndata::{ColumnFacts, Container, Contents, TileFacts, encode, tree};
+use dcfs::view::anndata::{ColumnFacts, Container, Contents, TileFacts, encode_range, tree};
 use dcfs::view::arrow::Tiling;
 use dcfs::view::hdf5::FileLayout;
 use dcfs::view::hierarchy::Extent;
@@ -89,8 +89,8 @@ impl Decoded {
                     bytes,
                 } => {
                     let description = &self.schema.as_ref().unwrap().columns[column];
-                    let rows = encode(description, part, &self.columns[column][tile]).unwrap();
-                    out.write_all(&rows[bytes.start as usize..bytes.end as usize])
+                    let rows = encode_range(description, part, &self.columns[column][tile], bytes);
+                    out.write_all(&rows.unwrap())
                 }
             }
             .unwrap();

@@ -133,6 +133,21 @@ def check_hdf5(path):
         assert isinstance(file["obs"].attrs["_index"], str)
 
 
+def check_documents(path):
+    """The consolidated metadata says what the documents beside the arrays say."""
+    import zarr
+
+    consolidated = zarr.open_group(path, mode="r", use_consolidated=True)
+    separate = zarr.open_group(path, mode="r", use_consolidated=False)
+    names = sorted(name for name, _ in consolidated.members(max_depth=None))
+    assert names == sorted(name for name, _ in separate.members(max_depth=None))
+    for name in names:
+        one, other = consolidated[name], separate[name]
+        assert dict(one.attrs) == dict(other.attrs), name
+        if isinstance(one, zarr.Array):
+            assert one.metadata == other.metadata, name
+
+
 def main():
     h5ad, zarr, expected = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     check_hdf5(h5ad)
@@ -142,6 +157,7 @@ def main():
     if VERSION < (0, 12):
         return
     check_lazy(h5ad, whole)
+    check_documents(zarr)
     stored = anndata.io.read_zarr(zarr)
     check(stored, expected, "zarr")
     check_lazy(zarr, stored)

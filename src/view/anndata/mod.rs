@@ -3,7 +3,7 @@
 //! What AnnData 0.1.0 asks for (anndata's "On-disk format"): `X` as `csr_matrix`; `obs` and `var` as `dataframe`, with
 //! columns that are `categorical`, `array`, `string-array` or, where integers, truth values or text are missing,
 //! `nullable-integer`, `nullable-boolean` or `nullable-string-array`; `uns`, and the mappings that are empty here. Which of these a column of obs becomes
-//! depends on what is in it: see [`ColumnFacts`].
+//! depends on what is in it: see [`ColumnFacts`]. Only `nullable-string-array` is younger than anndata 0.8: it takes 0.11.
 //!
 //! Knows what the groups mean, not how they are laid out: that is for `hdf5` and `zarr`.
 
@@ -19,7 +19,7 @@ use thiserror::Error;
 
 pub use self::facts::{ColumnFacts, TileFacts};
 use self::frame::Frame;
-pub use self::values::{EncodeError, encode};
+pub use self::values::{EncodeError, encode, encode_range};
 use super::arrow::Tiling;
 use super::hierarchy::{ArrayNode, Attribute, Dtype, Group, Member, Part, Shape, Source, Value, longest_number};
 use crate::dataset::Array;

@@ -1,5 +1,7 @@
 //! Rows of a column as the bytes of an array: one element after another, nothing between.
 
+use std::ops::Range;
+
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, StringArray};
 use arrow::datatypes::{DataType, Int8Type, Int16Type};
 use thiserror::Error;
@@ -43,7 +45,64 @@ pub enum EncodeError {
     },
 }
 
-/// The rows of one tile as `part` of the column, which are the bytes that `Extent::Obs` is a range of.
+/// The bytes `range` of the rows of one tile as `part` of the column: what [`Extent::Obs`](crate::view::hierarchy::Extent::Obs) stands for.
+///
+/// Costs what the rows in the range cost, except for [`Part::CountedText`], of which all rows are written to cut a range from
+/// them. So the rows, which are compact, are worth keeping, and these bytes are not: text padded to the longest can take
+/// far more room than the text. `range` is cut to what there is.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_range(
+    column: &ObsColumn,
+    part: Part,
+    array: &ArrayRef,
+    range: Range<u64>,
+) -> Result<Vec<u8>, EncodeError> {
+    let Some(width) = width(column, part) else {
+        return Ok(cut(encode(column, part, array)?, 0, range));
+    };
+    let rows = array.len() as u64;
+    let first = (range.start / width).min(rows);
+    let end = range.end.div_ceil(width).clamp(first, rows);
+    let part_of = array.slice(first as usize, (end - first) as usize);
+    let encoded = encode(column, part, &part_of).map_err(|error| error.after(first as usize))?;
+    Ok(cut(encoded, first * width, range))
+}
+
+/// Bytes of a row; `None` where rows have different sizes.
+fn width(column: &ObsColumn, part: Part) -> Option<u64> {
+    match (part, &column.kind) {
+        (Part::CountedText, _) => None,
+        (Part::FixedText { width }, _) => Some(width.max(1).into()),
+        (Part::Mask, _) => Some(1),
+        (Part::Codes, ColumnKind::Category { codes, .. }) => Some(codes.width() as u64),
+        (Part::Values, ColumnKind::Numeric(number)) => Some(number.width() as u64),
+        (Part::Codes | Part::Values, _) => Some(1),
+    }
+}
+
+/// Of `bytes`, which start at `start`, those in `range`.
+fn cut(mut bytes: Vec<u8>, start: u64, range: Range<u64>) -> Vec<u8> {
+    let inside = |at: u64| (at.max(start) - start).min(bytes.len() as u64) as usize;
+    let (from, to) = (inside(range.start), inside(range.end));
+    bytes.truncate(to.max(from));
+    bytes.drain(..from);
+    bytes
+}
+
+impl EncodeError {
+    /// The same of rows that come after `rows` others.
+    fn after(mut self, rows: usize) -> Self {
+        match &mut self {
+            Self::Code { cell, .. } | Self::LongText { cell, .. } => *cell += rows,
+            Self::Type { .. } | Self::Part { .. } => {}
+        }
+        self
+    }
+}
+
+/// All rows of one tile as `part` of the column.
 ///
 /// `array` has the column's values as stored: of [`ColumnKind::stored_type`].
 ///
@@ -244,6 +303,30 @@ mod tests {
         );
         let counted = encode(&column, Part::CountedText, &texts).unwrap();
         assert_eq!(counted, b"\x02\0\0\0\xc3\xa9\0\0\0\0");
+    }
+
+    #[test]
+    fn every_range_is_cut_from_the_same_whole() {
+        let text = column(ColumnKind::String);
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("xyz"), None, Some("\u{e9}"), Some("a")]));
+        let codes: ArrayRef = Arc::new(Int16Array::from(vec![1, -1, 0, 2]));
+        for (column, part, array) in [
+            (&text, Part::FixedText { width: 3 }, &texts),
+            (&text, Part::CountedText, &texts),
+            (&text, Part::Mask, &texts),
+            (&category(NumericType::Int16, 3), Part::Codes, &codes),
+        ] {
+            let whole = encode(column, part, array).unwrap();
+            for start in 0..=whole.len() {
+                for end in start..=whole.len() + 2 {
+                    let got = encode_range(column, part, array, start as u64..end as u64).unwrap();
+                    assert_eq!(got, whole[start..end.min(whole.len())], "{part:?} {start}..{end}");
+                }
+            }
+        }
+        let error = encode_range(&category(NumericType::Int16, 2), Part::Codes, &codes, 5..8).unwrap_err();
+        assert!(error.to_string().contains("the code 2 at cell 3"), "{error}");
+        assert!(encode_range(&category(NumericType::Int16, 2), Part::Codes, &codes, 0..6).is_ok());
     }
 
     #[test]
