@@ -499,7 +499,7 @@ mod tests {
         let mut pieces = Vec::new();
         let length = node.counted_bytes(TILING, &(99..101));
         node.counted_extents(TILING, 99..101, 0..length, &mut pieces);
-        assert_eq!(bytes(&pieces[0]), b"\x02\0\0\099\x03\0\0\0100");
+        assert_eq!(bytes(&pieces[0]), b"\x02\0\0\x0099\x03\0\0\x00100");
     }
 
     #[test]
