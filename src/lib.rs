@@ -25,3 +25,8 @@ pub mod write;
 pub mod cli;
 #[cfg(test)]
 mod testdata;
+
+/// Compiles the README's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

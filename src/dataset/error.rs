@@ -36,8 +36,8 @@ pub enum DatasetError {
     /// A file about genes or obs as a whole is not what the manifest says.
     #[error("{name}: {source}")]
     Table { name: String, source: TableFault },
-    /// A file is not the one it was.
-    #[error("{name}: the file changed while it was read")]
+    /// A file is not the one it was, so that what is read of it now does not fit what was read before.
+    #[error("{name}: the file changed after it was first read; mount the dataset again")]
     Changed { name: String },
 }
 

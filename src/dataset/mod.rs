@@ -34,6 +34,9 @@ const OPEN_TILES: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");
 /// How many obs shards stay open, with their footer.
 const OPEN_SHARDS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 
+/// A shard, once somebody has opened it.
+type ShardSlot = Arc<Mutex<Option<Arc<ObsShard>>>>;
+
 /// A dataset that can be read. Shared between threads.
 pub struct Dataset {
     store: Arc<dyn Store>,
@@ -41,9 +44,9 @@ pub struct Dataset {
     schema: Option<ObsSchema>,
     tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
     /// Shards whose footer was read. Who opens one holds its lock, so that it is opened once.
-    shards: Mutex<LruCache<usize, Arc<Mutex<Option<Arc<ObsShard>>>>>>,
-    /// Tiles whose checksum was found right, and in which state of the file.
-    verified: Mutex<HashMap<TileId, Version>>,
+    shards: Mutex<LruCache<usize, ShardSlot>>,
+    /// Tiles whose checksum was found right, in which state of the file, and the checksum.
+    verified: Mutex<HashMap<TileId, (Version, u32)>>,
 }
 
 impl Dataset {
@@ -99,7 +102,8 @@ impl Dataset {
     /// Opens tile `id`: header, chunk table and indptr, held against the manifest. Nothing is decoded.
     ///
     /// # Errors
-    /// When the file cannot be read or is not what the format and the manifest say.
+    /// When the file cannot be read, is not what the format and the manifest say, or holds something else than it did
+    /// when its checksum was verified.
     ///
     /// # Panics
     /// When there is no such tile.
@@ -108,8 +112,13 @@ impl Dataset {
             return Ok(tile);
         }
         let tile = Arc::new(Tile::open(&*self.store, self.manifest.tile(id))?);
-        if lock(&self.verified).get(&id) == Some(&tile.version()) {
-            tile.trust();
+        match lock(&self.verified).get(&id) {
+            Some(&(version, _)) if version == tile.version() => tile.trust(),
+            // Another file with the same content, a copy put back for example, is as good once it is verified.
+            Some(&(_, crc32)) if crc32 != tile.layout().crc32 => {
+                return Err(DatasetError::Changed { name: tile.name() });
+            }
+            _ => {}
         }
         lock(&self.tiles).put(id, tile.clone());
         Ok(tile)
@@ -131,7 +140,7 @@ impl Dataset {
         match tile.verify() {
             Ok(first) => {
                 if first {
-                    lock(&self.verified).insert(id, tile.version());
+                    lock(&self.verified).insert(id, (tile.version(), tile.layout().crc32));
                 }
                 Ok(())
             }

@@ -142,9 +142,7 @@ impl Tile {
         if found != expected {
             return Err(self.refused(TileFault::Crc { found, expected }.at(Place::File)));
         }
-        if self.object.version().map_err(|source| self.io_failed(source))? != self.version {
-            return Err(DatasetError::Changed { name: self.name() });
-        }
+        self.check_unchanged()?;
         Ok(!self.checksum.trusted.swap(true, Ordering::AcqRel))
     }
 
@@ -153,11 +151,26 @@ impl Tile {
     /// The checksum is another matter: see [`super::Dataset::verify`].
     ///
     /// # Errors
-    /// When the chunk cannot be read or decoded.
+    /// When the chunk cannot be read or decoded, or the file was written to since it was opened.
     ///
     /// # Panics
     /// When `out` has another length, or `array` is the indptr, which is not stored in chunks.
     pub fn decode_chunk(&self, array: Array, chunk: usize, out: &mut [i32]) -> Result<(), DatasetError> {
+        let decoded = self.decode_as_it_is(array, chunk, out);
+        // What was read of a file that changed was no fault of its own, nor is it to be believed.
+        self.check_unchanged()?;
+        decoded
+    }
+
+    fn check_unchanged(&self) -> Result<(), DatasetError> {
+        match self.object.version() {
+            Ok(version) if version == self.version => Ok(()),
+            Ok(_) => Err(DatasetError::Changed { name: self.name() }),
+            Err(source) => Err(self.io_failed(source)),
+        }
+    }
+
+    fn decode_as_it_is(&self, array: Array, chunk: usize, out: &mut [i32]) -> Result<(), DatasetError> {
         let chunk = &self.layout.chunks[chunk];
         WORKSPACE.with_borrow_mut(|workspace| match array {
             Array::Indices => {
@@ -310,3 +323,6 @@ impl Checksum {
         Ok(whole.finalize())
     }
 }
+
+#[cfg(test)]
+mod tests;

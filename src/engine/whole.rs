@@ -20,6 +20,9 @@ const PAGE: u64 = 4096;
 /// What becomes of the file: `None` when there is no room for it.
 type Done = Box<dyn FnOnce(Result<Option<Pin>, ReadError>) + Send>;
 
+/// Hands the outcome to whoever asked first.
+type Deliver = Box<dyn FnOnce(Outcome) + Send>;
+
 impl Engine {
     /// A whole array in a file, decoded now if it is not there. `done` gets `None` when files that are open fill the
     /// budget; then the array can be read all the same, chunk by chunk.
@@ -66,7 +69,7 @@ impl Engine {
         }
     }
 
-    fn fill(self: &Arc<Self>, tile: Arc<Tile>, array: Array, ticket: Ticket, deliver: Box<dyn FnOnce(Outcome) + Send>) {
+    fn fill(self: &Arc<Self>, tile: Arc<Tile>, array: Array, ticket: Ticket, deliver: Deliver) {
         let bytes = array.bytes(&tile.layout().spec);
         let (file, reservation) = match self.make_room(&tile, bytes, &ticket) {
             Ok(Some(made)) => made,
@@ -122,6 +125,9 @@ impl Engine {
     }
 }
 
+/// What there is to do when it is full.
+type End = (Ticket, Reservation, Deliver);
+
 /// A file being filled, by every thread that takes part.
 struct Fill {
     tile: Arc<Tile>,
@@ -131,7 +137,7 @@ struct Fill {
     next: AtomicUsize,
     working: AtomicUsize,
     failed: OnceLock<Arc<DatasetError>>,
-    end: Mutex<Option<(Ticket, Reservation, Box<dyn FnOnce(Outcome) + Send>)>>,
+    end: Mutex<Option<End>>,
 }
 
 impl Fill {

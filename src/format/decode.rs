@@ -64,6 +64,7 @@ impl Decoder {
                 return Err(TileFault::Gene { cell, gene, n_genes }.at(place));
             }
         }
+        kernels::finish();
         if let Some(frame) = exceptions {
             let place = Place::Stream(chunk.index, Stream::GapExceptions);
             let payloads = 1..=n_genes - 1;
@@ -88,7 +89,9 @@ impl Decoder {
     ) -> Result<(), TileError> {
         let place = Place::Stream(chunk.index, Stream::Values);
         let (low, high) = self.planes(chunk, values, out.len()).map_err(|fault| fault.at(place))?;
-        if kernels::join_planes(low, high, out) {
+        let zero = kernels::join_planes(low, high, out);
+        kernels::finish();
+        if zero {
             let index = out.iter().position(|&count| count == 0).unwrap_or(0) as u64;
             return Err(TileFault::StoredZero { index }.at(place));
         }
@@ -292,3 +295,6 @@ fn check_gap_escapes(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,6 +81,16 @@ pub(super) fn row_sum(low: &[u8], high: &[u8]) -> u64 {
     low + 256 * high
 }
 
+/// Makes what the kernels wrote visible to other threads in the order it was written: to be called once after the last
+/// of a chunk. Stores that stream past the caches are not ordered with the ones that tell others of them.
+pub(super) fn finish() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl")
@@ -136,7 +146,6 @@ mod x86 {
             };
             zeros |= _mm512_testn_epi32_mask(values, values);
         }
-        _mm_sfence();
         zero |= super::join_planes_plain(&low[end..], &high[end..], &mut out[end..]);
         zero || zeros != 0
     }
@@ -169,7 +178,6 @@ mod x86 {
             // SAFETY: as above, and `out[at]` is aligned, by `head`.
             unsafe { _mm512_stream_si512(out.as_mut_ptr().add(at).cast(), result) };
         }
-        _mm_sfence();
         let sum = _mm512_cvtsi512_si32(carry);
         zero |= super::prefix_sum_plain(&low[end..], &high[end..], &mut out[end..], sum);
         zero || zeros != 0

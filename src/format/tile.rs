@@ -20,6 +20,8 @@ pub const HEADER_BYTES: usize = 64;
 pub const CHUNK_ENTRY_BYTES: usize = 96;
 /// Every stream starts on a multiple of this.
 pub const ALIGNMENT: u64 = 8;
+/// No zstd frame that states its content size is smaller: magic, header, size and one empty block.
+const MIN_FRAME_BYTES: u64 = 9;
 /// zstd spends at least four bytes on a block, and a block holds at most 128 KiB: a frame of `n` bytes cannot
 /// hold more than this many times `n / 4 + 1`.
 const MAX_ZSTD_BLOCK: u64 = 128 << 10;
@@ -483,6 +485,15 @@ fn parse_chunk(index: usize, entry: &[u8], header: &Header) -> Result<Chunk, Til
             return Err(TileFault::Range {
                 field: "stream offset",
                 found: offset,
+                expected,
+            }
+            .at(place));
+        }
+        if length < MIN_FRAME_BYTES {
+            let expected = format!("at least {MIN_FRAME_BYTES}, a zstd frame");
+            return Err(TileFault::Range {
+                field: "stream length",
+                found: length,
                 expected,
             }
             .at(place));

@@ -52,10 +52,13 @@ impl<R: Answer> Expire for Arc<Mutex<Option<R>>> {
     }
 }
 
+/// A request, and since when it waits.
+type Waiting = (Instant, Box<dyn Expire>);
+
 #[derive(Default)]
 struct Requests {
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, (Instant, Box<dyn Expire>)>>,
+    waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
 /// Watches requests that were not answered at once.

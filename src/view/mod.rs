@@ -398,9 +398,12 @@ impl View {
 
     /// Number of files and folders.
     pub fn files(&self) -> u64 {
-        self.first_tile_inode() - FIRST_COLUMN_INODE
-            + self.root_entries().len() as u64
-            + self.manifest().n_tiles() as u64 * self.tile_stride()
+        let obs = u64::from(self.has_obs());
+        // Of each tile its folder, its arrays and, if there are columns, their folder.
+        let of_tile = 1 + TILE_FILES.len() as u64 + obs + self.columns.len() as u64;
+        // Root, README.txt, .dcfs and what is in it.
+        let once = 4 + obs + (self.stored.len() + self.columns.len()) as u64;
+        once + self.manifest().n_tiles() as u64 * of_tile
     }
 
     fn root_entries(&self) -> Vec<Node> {

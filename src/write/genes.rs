@@ -20,7 +20,8 @@ pub struct Genes {
     /// A name for each gene, without line breaks.
     pub names: Option<Vec<String>>,
     /// The gene table, one row for each gene. The metadata of its schema is kept, and with it, under the key
-    /// `pandas`, the index of a data frame.
+    /// `pandas`, the index of a data frame. (Batches that come out of a Parquet reader have lost it; the reader's
+    /// builder has it.)
     pub table: Option<RecordBatch>,
 }
 

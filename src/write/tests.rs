@@ -64,15 +64,17 @@ fn read_manifest(root: &Path) -> Manifest {
     Manifest::parse(&fs::read(root.join("manifest.json")).unwrap()).unwrap()
 }
 
+/// The row groups of a Parquet file.
 fn batches(path: &Path) -> Vec<RecordBatch> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
-    let groups = builder.metadata().num_row_groups();
-    (0..groups)
+    let builder = || ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+    (0..builder().metadata().num_row_groups())
         .map(|group| {
-            let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+            let builder = builder().with_row_groups(vec![group]);
             let rows = builder.metadata().row_group(group).num_rows() as usize;
-            let builder = builder.with_row_groups(vec![group]).with_batch_size(rows);
-            builder.build().unwrap().next().unwrap().unwrap()
+            // The reader's batches have lost the metadata of the schema.
+            let schema = builder.schema().clone();
+            let mut reader = builder.with_batch_size(rows).build().unwrap();
+            RecordBatch::try_new(schema, reader.next().unwrap().unwrap().columns().to_vec()).unwrap()
         })
         .collect()
 }

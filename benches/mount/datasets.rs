@@ -1,0 +1,118 @@
+//! The datasets that are measured, kept in the target folder from one run to the next.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dcfs::format::manifest::{Manifest, NewManifest, tile_path};
+use dcfs::write::synthetic::{Synthetic, SyntheticOptions};
+
+use crate::Result;
+
+/// Cells of a tile.
+const TILE_CELLS: u64 = 10_000;
+const N_GENES: u32 = 38_094;
+/// Tiles of the dataset whose tiles are not there.
+pub const MANY_TILES: usize = 100_000;
+/// Tiles of the dataset that is larger than the cache.
+pub const TEN_TILES: usize = 10;
+
+/// The folder the datasets are in, which this process has for itself: two benches at a time would measure each other.
+pub struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    /// Waits for other benches to end.
+    pub fn lock() -> Result<Self> {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = target.parent().unwrap_or(target).join("bench");
+        fs::create_dir_all(&path)?;
+        let lock = File::create(path.join("lock"))?;
+        lock.lock()?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Two tiles as they are in the wild: 10,000 cells, about 4,700 nonzeros each, level 19, 8 chunks. Made the first time, which takes minutes.
+    pub fn two_tiles(&self) -> Result<PathBuf> {
+        let root = self.path.join("two-tiles");
+        if root.join("manifest.json").exists() {
+            return Ok(root);
+        }
+        eprintln!("making {} (once; some minutes of all processors)", root.display());
+        self.make("two-tiles", |folder| {
+            let options = SyntheticOptions {
+                n_cells: 2 * TILE_CELLS,
+                n_genes: N_GENES,
+                tile_size: TILE_CELLS,
+                mean_nnz_per_cell: 4_700,
+                ..SyntheticOptions::default()
+            };
+            Synthetic::new(options)?.write(folder)?;
+            Ok(())
+        })
+    }
+
+    /// The two tiles, each five times.
+    pub fn ten_tiles(&self) -> Result<PathBuf> {
+        let two = self.two_tiles()?;
+        let manifest = Manifest::parse(&fs::read(two.join("manifest.json"))?)?;
+        self.make("ten-tiles", |folder| {
+            fs::create_dir(folder.join("tiles"))?;
+            for tile in 0..TEN_TILES {
+                std::os::unix::fs::symlink(two.join(tile_path(tile % 2)), folder.join(tile_path(tile)))?;
+            }
+            let specs = |of: fn(&Manifest, usize) -> u64| (0..TEN_TILES).map(|tile| of(&manifest, tile % 2)).collect();
+            let ten = NewManifest {
+                tile_cells: vec![TILE_CELLS; TEN_TILES],
+                tile_nnz: specs(|two, tile| two.tile(tile).nnz),
+                tile_bytes: specs(|two, tile| two.tile(tile).bytes),
+                ..shape()
+            };
+            Ok(fs::write(folder.join("manifest.json"), Manifest::new(ten)?.to_json())?)
+        })
+    }
+
+    /// A manifest of 100,000 tiles, 10^9 cells, and not one of the tiles.
+    pub fn many_tiles(&self) -> Result<PathBuf> {
+        self.make("many-tiles", |folder| {
+            let tiles = 0..MANY_TILES as u64;
+            let manifest = NewManifest {
+                tile_cells: vec![TILE_CELLS; MANY_TILES],
+                tile_nnz: tiles.clone().map(|tile| 47_000_000 + tile % 1_000).collect(),
+                tile_bytes: tiles.map(|tile| 32_000_000 + tile % 1_000).collect(),
+                ..shape()
+            };
+            Ok(fs::write(
+                folder.join("manifest.json"),
+                Manifest::new(manifest)?.to_json(),
+            )?)
+        })
+    }
+
+    /// A dataset in place of the one there was.
+    fn make(&self, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        let (whole, partial) = (self.path.join(name), self.path.join(format!("{name}.partial")));
+        for old in [&whole, &partial] {
+            match fs::remove_dir_all(old) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+        }
+        fs::create_dir(&partial)?;
+        fill(&partial)?;
+        fs::rename(&partial, &whole)?;
+        Ok(whole)
+    }
+}
+
+fn shape() -> NewManifest {
+    NewManifest {
+        n_genes: N_GENES.into(),
+        tile_size: TILE_CELLS,
+        n_chunks: 8,
+        zstd_level: 19,
+        ..NewManifest::default()
+    }
+}

@@ -1,0 +1,221 @@
+//! Who may read what.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use crate::data::{MadeUp, assert_shows, made_up};
+use crate::harness::{Folder, Io, Mount, can_mount, in_both_modes, is_root, run, skip_without, text};
+use crate::ordinary_user::{self, NOBODY};
+
+in_both_modes!(
+    without_allow_other_nobody_else_gets_in,
+    others_read_what_they_may_read_of_the_dataset_and_no_more,
+    a_private_folder_around_the_dataset_keeps_others_out,
+    owners_and_modes_are_those_of_the_dataset,
+    owner_and_mode_are_replaced_on_demand,
+);
+
+/// Whether a test that needs another user can run.
+fn has_another_user() -> bool {
+    if !is_root() {
+        return false;
+    }
+    let there = Command::new("setpriv").arg("--version").output().is_ok();
+    if !there {
+        skip_without("setpriv", "util-linux");
+    }
+    there
+}
+
+/// What `program` says when somebody runs it who owns nothing and is in no group.
+fn as_nobody(program: &str, path: &Path) -> Result<Vec<u8>, String> {
+    let output = Command::new("setpriv")
+        .args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")])
+        .args(["--clear-groups", "--", program])
+        .arg(path)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => Err(text(&output.stderr)),
+    }
+}
+
+fn assert_forbidden(result: Result<Vec<u8>, String>) {
+    assert!(
+        result
+            .as_ref()
+            .is_err_and(|reason| reason.contains("Permission denied")),
+        "{result:?}"
+    );
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn public(dataset: &MadeUp) {
+    let mut folders = vec![dataset.path.clone()];
+    while let Some(folder) = folders.pop() {
+        set_mode(&folder, 0o755);
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
+            match entry.file_type().unwrap().is_dir() {
+                true => folders.push(entry.path()),
+                false => set_mode(&entry.path(), 0o644),
+            }
+        }
+    }
+}
+
+fn without_allow_other_nobody_else_gets_in(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    let mount = Mount::new(&dataset.path, io);
+    assert_forbidden(as_nobody("ls", mount.path()));
+    assert_forbidden(as_nobody("cat", &mount.join("README.txt")));
+    assert_forbidden(as_nobody("cat", &mount.join("tile_000000/data.i32")));
+}
+
+fn others_read_what_they_may_read_of_the_dataset_and_no_more(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    set_mode(&dataset.path.join("tiles/tile_000001.dct"), 0o600);
+    set_mode(&dataset.path.join("obs/obs_0001.parquet"), 0o640);
+    set_mode(&dataset.path.join("var.parquet"), 0o600);
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    let cat = |file: &str| as_nobody("cat", &mount.join(file));
+    assert_eq!(
+        cat("tile_000000/data.i32").unwrap(),
+        fs::read(mount.join("tile_000000/data.i32")).unwrap()
+    );
+    for file in ["indptr.i64", "indices.i32", "data.i32"] {
+        assert_forbidden(cat(&format!("tile_000001/{file}")));
+    }
+    // Decoded and open for somebody who may is not decoded for all.
+    let held = fs::File::open(mount.join("tile_000001/data.i32")).unwrap();
+    assert_forbidden(cat("tile_000001/data.i32"));
+    drop(held);
+    // Tiles 3 and 4 have their obs in the second shard, and so has the column of all cells.
+    assert!(cat("tile_000002/obs/cell_type.arrow").is_ok());
+    assert_forbidden(cat("tile_000003/obs/cell_type.arrow"));
+    assert_forbidden(cat("obs/cell_type.arrow"));
+    assert_forbidden(cat("var.parquet"));
+    assert!(cat("var_names.txt").is_ok() && cat("README.txt").is_ok() && cat(".dcfs/stats.json").is_ok());
+    assert_shows(&mount.join("tile_000001"), &dataset.synthetic.tile(1));
+}
+
+fn a_private_folder_around_the_dataset_keeps_others_out(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    set_mode(dataset.folder.path(), 0o700);
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    assert_forbidden(as_nobody("ls", mount.path()));
+    assert_forbidden(as_nobody("cat", &mount.join("tile_000000/data.i32")));
+    assert_forbidden(as_nobody("cat", &mount.join("README.txt")));
+}
+
+fn owners_and_modes_are_those_of_the_dataset(io: Io) {
+    if !is_root() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    let tile = dataset.path.join("tiles/tile_000002.dct");
+    set_mode(&tile, 0o640);
+    std::os::unix::fs::chown(&tile, Some(12), Some(34)).unwrap();
+    let mount = Mount::new(&dataset.path, io);
+    for file in ["indptr.i64", "indices.i32", "data.i32"] {
+        let metadata = fs::metadata(mount.join("tile_000002").join(file)).unwrap();
+        assert_eq!(
+            (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777),
+            (12, 34, 0o440)
+        );
+        assert_eq!(metadata.mtime(), fs::metadata(&tile).unwrap().mtime());
+    }
+    let folder = fs::metadata(mount.join("tile_000002")).unwrap();
+    assert_eq!((folder.uid(), folder.mode() & 0o7777), (0, 0o555));
+}
+
+fn owner_and_mode_are_replaced_on_demand(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    set_mode(dataset.folder.path(), 0o700);
+    let nobody = NOBODY.to_string();
+    let options = ["--allow-other", "--uid", &nobody, "--gid", "7", "--mode", "440"];
+    let mount = Mount::with(&dataset.path, io, &options);
+    for path in ["README.txt", "tile_000000/data.i32", "obs/age.arrow", "var.parquet"] {
+        let metadata = fs::metadata(mount.join(path)).unwrap();
+        assert_eq!(
+            (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777),
+            (NOBODY, 7, 0o440),
+            "{path}"
+        );
+    }
+    let folder = fs::metadata(mount.join("tile_000000")).unwrap();
+    assert_eq!((folder.uid(), folder.gid(), folder.mode() & 0o7777), (NOBODY, 7, 0o550));
+    assert!(as_nobody("cat", &mount.join("tile_000000/data.i32")).is_ok());
+}
+
+/// Through `fusermount3`, and without the capability that passthrough takes.
+#[test]
+fn an_ordinary_user_mounts_reads_and_unmounts() {
+    if !can_mount() || !has_another_user() {
+        return;
+    }
+    let Some(mut command) = ordinary_user::command() else {
+        return;
+    };
+    let dataset = made_up();
+    public(&dataset);
+    let folder = Folder::new();
+    let theirs = folder.subfolder("theirs");
+    std::os::unix::fs::chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+    // Where cargo puts the program, others may not be let in.
+    let program = folder.join("dcfs");
+    fs::copy(env!("CARGO_BIN_EXE_dcfs"), &program).unwrap();
+    set_mode(&program, 0o755);
+    let script = r#"
+        set -eu
+        dcfs=$1 dataset=$2 point=$3
+        trap '"$dcfs" umount --lazy "$point" 2>/dev/null || true' EXIT
+        for io in auto fuse; do
+            "$dcfs" mount --io $io "$dataset" "$point"
+            sha256sum "$point/tile_000001/data.i32" "$point/tile_000004/indices.i32"
+            grep -o '"passthrough": *[0-9]*' "$point/.dcfs/stats.json"
+            "$dcfs" umount "$point"
+        done
+        if "$dcfs" mount --io passthrough "$dataset" "$point" 2>&1; then exit 1; fi
+        if grep -q "$point" /proc/self/mounts; then echo "the mount stayed"; exit 1; fi
+    "#;
+    command
+        .args(["sh", "-c", script, "sh"])
+        .arg(&program)
+        .arg(&dataset.path)
+        .arg(&theirs);
+    let said = run(&mut command);
+    let mount = Mount::new(&dataset.path, Io::Fuse);
+    let mut hashes = Command::new("sha256sum");
+    hashes.args(["tile_000001/data.i32", "tile_000004/indices.i32"].map(|file| mount.join(file)));
+    let expected: Vec<String> = run(&mut hashes).lines().map(|line| line[..64].to_owned()).collect();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 7, "{said}");
+    for (line, file) in [(0, 0), (1, 1), (3, 0), (4, 1)] {
+        assert_eq!(lines[line][..64], expected[file], "{said}");
+    }
+    assert!(lines[2].ends_with(": 0") && lines[5].ends_with(": 0"), "{said}");
+    assert!(lines[6].contains("--io passthrough: "), "{said}");
+}

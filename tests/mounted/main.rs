@@ -1,0 +1,26 @@
+//! What a mount shows and how it lives, through mounts made by the built program.
+//!
+//! One file a subject; nearly every test runs twice, with `--io passthrough` and `--io fuse`.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../common/data.rs"]
+mod data;
+#[path = "../common/harness.rs"]
+mod harness;
+#[path = "../ordinary_user/mod.rs"]
+mod ordinary_user;
+#[path = "../common/python.rs"]
+mod python;
+
+mod access;
+mod arrays;
+mod cache;
+mod commands;
+mod damage;
+mod hung_source;
+mod languages;
+mod life;
+mod listing;
+mod obs;
+mod reading;
