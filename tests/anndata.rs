@@ -1,13 +1,20 @@
 //! Whole `dataset.h5ad` files and `dataset.zarr` stores, written to disk through their extents and read by other programs.
 //!
-//! No mount: what is tested is that every byte has the right place. The Python is the one other tests made under
-//! `target/`, or what `DCFS_PYTHON` names; where there is none with anndata, that is said and nothing is read back.
+//! No mount: what is tested is that every byte has the right place.
+
+#[path = "common/data.rs"]
+#[allow(dead_code, unused_imports, unused_macros, reason = "other tests use the rest")]
+mod data;
+#[path = "common/harness.rs"]
+#[allow(dead_code, unused_imports, unused_macros, reason = "other tests use the rest")]
+mod harness;
+#[path = "common/python.rs"]
+mod python;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -26,6 +33,9 @@ use dcfs::view::hierarchy::Extent;
 use dcfs::view::zarr::Store;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Map, Value, json};
+
+use data::shared;
+use harness::skip;
 
 const CHUNK: u64 = 1 << 12;
 /// How much is asked for at a time: no power of two, so that pieces begin and end anywhere.
@@ -181,45 +191,12 @@ fn table(path: &Path) -> RecordBatch {
     concat_batches(&schema, &batches).unwrap()
 }
 
-fn shared(path: &str) -> Option<PathBuf> {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data");
-    let root = std::env::var_os("DCFS_SHARED_DATA").map_or_else(|| beside.into(), PathBuf::from);
-    if root.is_dir() {
-        return Some(root.join(path));
-    }
-    eprintln!("skipped: no shared data at {} (set DCFS_SHARED_DATA)", root.display());
-    None
-}
-
-/// A Python that has anndata.
-fn python() -> Option<PathBuf> {
-    let made = fs::read_dir(env!("CARGO_TARGET_TMPDIR"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let made = made
-        .map(|entry| entry.path().join("bin/python"))
-        .filter(|python| python.exists());
-    let candidates = std::env::var_os("DCFS_PYTHON")
-        .map(PathBuf::from)
-        .into_iter()
-        .chain(made);
-    let can_read = |python: &PathBuf| {
-        let import = Command::new(python).args(["-c", "import anndata"]).output();
-        import.is_ok_and(|output| output.status.success())
-    };
-    let found = candidates.into_iter().find(can_read);
-    if found.is_none() {
-        eprintln!("skipped: no Python with anndata (set DCFS_PYTHON)");
-    }
-    found
-}
-
 /// Runs a script of `tests/python` where there is a Python to run it.
 fn read_back(script: &str, arguments: &[&Path]) {
-    let Some(python) = python() else { return };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
-    let output = Command::new(python).arg(script).args(arguments).output().unwrap();
+    let Some(mut python) = python::script(script) else {
+        return;
+    };
+    let output = python.args(arguments).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
 }
@@ -416,11 +393,7 @@ fn a_file_of_a_terabyte_has_its_ends_where_its_header_says() {
     let path = folder("terabyte").join("dataset.h5ad");
     let file = File::create(&path).unwrap();
     if let Err(error) = file.set_len(layout.len()) {
-        return eprintln!(
-            "skipped: {}: no file of {} bytes here: {error}",
-            path.display(),
-            layout.len()
-        );
+        return skip(format_args!("no file of {} bytes here: {error}", layout.len()));
     }
     let (mut at, mut ends) = (0, 0);
     for extent in layout.extents(0..layout.len()) {
