@@ -1,6 +1,7 @@
-//! Where tests find the shared datasets, which are not part of the repository.
+//! Where tests find the shared datasets, which are not part of the repository, and how they tell that something is not tested.
 
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// The datasets every test may use, relative to [`root`].
@@ -13,9 +14,10 @@ pub fn root() -> Option<PathBuf> {
     if root.is_dir() {
         return Some(root);
     }
-    // Not by eprintln: what a test that passes says with it is never shown.
-    let told = format!("skipped: no shared data at {} (set DCFS_SHARED_DATA)\n", root.display());
-    let _ = std::io::stderr().write_all(told.as_bytes());
+    skip(format_args!(
+        "no shared data at {} (set DCFS_SHARED_DATA)",
+        root.display()
+    ));
     None
 }
 
@@ -24,4 +26,10 @@ pub fn datasets() -> Vec<PathBuf> {
     root().map_or_else(Vec::new, |root| {
         DATASETS.iter().map(|dataset| root.join(dataset)).collect()
     })
+}
+
+/// Says that a test, or a part of it, is not run, and why.
+pub fn skip(why: impl Display) {
+    // Not by eprintln: what a test that passes says with it is never shown.
+    let _ = writeln!(io::stderr(), "skipped: {why}");
 }

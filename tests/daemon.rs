@@ -23,7 +23,7 @@ use dcfs::cli::logging::{self, Destination};
 use dcfs::cli::serve::{Hangup, StopSignals, announce_ready, await_answer, until_stopped};
 use dcfs::cli::umount::{self, UmountArgs};
 use dcfs::fs::mount::table::Table;
-use dcfs::fs::mount::{MountOptions, mount, prepare};
+use dcfs::fs::mount::{MountOptions, join_session, mount, prepare};
 use rustix::process::{Pid, Signal, getsid, kill_process};
 
 type Failure = Box<dyn std::error::Error>;
@@ -113,7 +113,7 @@ fn serve_tiny(
         Some(daemon) => daemon.take().unwrap().ready()?,
         None => announce_ready("tiny is mounted"),
     }
-    until_stopped(mounted, signals, || session.join())?;
+    until_stopped(mounted, signals, || join_session(session))?;
     Ok(())
 }
 

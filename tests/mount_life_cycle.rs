@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 
 mod ordinary_user;
+#[path = "common/skip.rs"]
+mod skip;
 mod tiny_fs;
 
 use std::fs::{self, File};
@@ -16,7 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dcfs::cli::umount::{Hold, UmountArgs, UmountError, run};
 use dcfs::fs::mount::table::{FS_TYPE, Table};
 use dcfs::fs::mount::{
-    MountOptions, Mounted, PrepareError, Pulse, ReadAhead, UnmountError, Unmounted, may_mount, mount, prepare, pulse,
+    MountOptions, Mounted, PrepareError, Pulse, ReadAhead, UnmountError, Unmounted, join_session, may_mount, mount,
+    prepare, pulse,
 };
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -63,7 +66,7 @@ impl Drop for Folder {
 fn no_fuse() -> bool {
     let told = std::env::var_os("DCFS_TEST_NO_FUSE").is_some_and(|value| value == "1");
     if told {
-        eprintln!("skipped: DCFS_TEST_NO_FUSE=1");
+        skip::skip("DCFS_TEST_NO_FUSE=1");
     }
     told
 }
@@ -72,7 +75,7 @@ fn no_fuse() -> bool {
 fn no_fuse_or_root() -> bool {
     let no_root = !may_mount();
     if no_root {
-        eprintln!("skipped: mounting other file systems needs root");
+        skip::skip("mounting other file systems needs root");
     }
     no_fuse() || no_root
 }
@@ -123,7 +126,7 @@ fn a_mount_is_read_and_goes_when_told() {
     assert_eq!(fs::read(folder.0.join("README.txt")).unwrap(), tiny_fs::README);
     assert_eq!(mounted.unmount().unwrap(), Unmounted::Now);
     assert!(types_at(&folder.0).is_empty());
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn the_mount_is_read_only_without_devices_and_shows_its_source() {
         );
     }
     mounted.unmount().unwrap();
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn a_mount_in_use_leaves_the_tree_and_serves_its_last_reader() {
     reader.read_to_end(&mut text).unwrap();
     assert_eq!(text, tiny_fs::README);
     drop(reader);
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -198,7 +201,7 @@ fn unmounting_what_others_unmounted_is_no_error() {
     let (device, mounted) = mount_at(&folder.0);
     let session = tiny_fs::serve(device);
     rustix::mount::unmount(&folder.0, UnmountFlags::empty()).unwrap();
-    session.join().unwrap();
+    join_session(session).unwrap();
     assert_eq!(mounted.unmount().unwrap(), Unmounted::Before);
 }
 
@@ -227,7 +230,7 @@ fn what_is_mounted_over_ours_is_not_unmounted() {
     assert!(matches!(mounted.unmount(), Err(UnmountError::Covered { fs_type, .. }) if fs_type == "tmpfs"));
     assert_eq!(types_at(&folder.0), [FS_TYPE, "tmpfs"]);
     drop(folder);
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -246,7 +249,7 @@ fn dead_mounts_of_ours_are_cleared_however_many_lie_there() {
     let session = tiny_fs::serve(device);
     assert_eq!(types_at(&folder.0), [FS_TYPE]);
     mounted.unmount().unwrap();
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -341,7 +344,7 @@ fn a_running_mount_is_refused_and_the_message_says_how_to_end_it() {
     assert!(matches!(error, PrepareError::Mounted { .. }));
     assert!(error.to_string().contains("dcfs umount"), "{error}");
     mounted.unmount().unwrap();
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -441,7 +444,7 @@ fn read_ahead_is_raised_on_the_mount_itself() {
         other => panic!("{other:?}"),
     }
     mounted.unmount().unwrap();
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 fn umount(path: &Path, lazy: bool) -> Result<(), UmountError> {
@@ -475,7 +478,7 @@ fn the_umount_command_told_to_remove_dead_mounts_leaves_running_ones() {
     umount_stale(&folder.0).unwrap();
     assert_eq!(types_at(&folder.0), [FS_TYPE]);
     mounted.unmount().unwrap();
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -488,7 +491,7 @@ fn the_umount_command_ends_a_running_mount() {
     let session = tiny_fs::serve(device);
     umount(&folder.0, false).unwrap();
     assert!(types_at(&folder.0).is_empty());
-    session.join().unwrap();
+    join_session(session).unwrap();
     assert_eq!(mounted.unmount().unwrap(), Unmounted::Before);
 }
 
@@ -567,7 +570,7 @@ fn the_umount_command_names_who_uses_the_mount_and_is_lazy_only_when_told() {
         user.wait().unwrap();
     }
     drop(map);
-    session.join().unwrap();
+    join_session(session).unwrap();
     mounted.unmount().unwrap();
 }
 
@@ -644,12 +647,12 @@ fn ordinary_user_mounts() {
     reader.read_to_end(&mut text).unwrap();
     assert_eq!(text, tiny_fs::README);
     drop(reader);
-    session.join().unwrap();
+    join_session(session).unwrap();
 
     let (device, mounted) = mount_at(&folder);
     let session = tiny_fs::serve(device);
     assert_eq!(mounted.unmount().unwrap(), Unmounted::Now);
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]
@@ -668,7 +671,7 @@ fn ordinary_user_clears() {
     let (device, mounted) = mount_at(&folder);
     let session = tiny_fs::serve(device);
     mounted.unmount().unwrap();
-    session.join().unwrap();
+    join_session(session).unwrap();
 }
 
 #[test]

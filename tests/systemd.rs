@@ -2,6 +2,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "common/skip.rs"]
+mod skip;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -69,27 +72,52 @@ fn missing(sandbox: &Path, dataset: &Path) -> Option<String> {
     absent.map(|path| format!("{} is absent", path.display()))
 }
 
+/// A folder that the sandbox shows as it is. It has its own /tmp, /run, /var/tmp and /mnt, and the repository may be in any of them.
+struct Visible(PathBuf);
+
+impl Visible {
+    fn new() -> Self {
+        let path = PathBuf::from(format!("/var/lib/dcfs-test-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn copy(&self, from: &Path, name: &str) -> PathBuf {
+        let to = self.0.join(name);
+        let copied = Command::new("cp").arg("-rL").arg(from).arg(&to).status().unwrap();
+        assert!(copied.success(), "{} was not copied", from.display());
+        to
+    }
+}
+
+impl Drop for Visible {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
 #[test]
 fn the_unit_starts_restarts_and_stops() {
     let sandbox = beside_the_repository("tools/systemd-sandbox");
-    let data = std::env::var_os("DCFS_TEST_DATA").map_or_else(|| beside_the_repository("data"), PathBuf::from);
+    let data = std::env::var_os("DCFS_SHARED_DATA").map_or_else(|| beside_the_repository("data"), PathBuf::from);
     let dataset = data.join("edge.dc");
     if let Some(reason) = missing(&sandbox, &dataset) {
-        eprintln!("skipped: {reason}");
+        skip::skip(reason);
         return;
     }
+    let visible = Visible::new();
     let output = Command::new(sandbox)
         .args(["bash", "-euc", SCRIPT, "script"])
-        .arg(env!("CARGO_BIN_EXE_dcfs"))
-        .arg(dataset.canonicalize().unwrap())
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd"))
-        .arg(std::env::current_exe().unwrap())
+        .arg(visible.copy(Path::new(env!("CARGO_BIN_EXE_dcfs")), "dcfs"))
+        .arg(visible.copy(&dataset, "dataset"))
+        .arg(visible.copy(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd")), "systemd"))
+        .arg(visible.copy(&std::env::current_exe().unwrap(), "test"))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(125) && std::env::var_os("CI").is_none() {
-        eprintln!("skipped: systemd does not run here: {complained}");
+        skip::skip(format_args!("systemd does not run here: {complained}"));
         return;
     }
     assert!(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dcfs::cache::tmpfs::PrivateTmpfs;
 use dcfs::dataset::Dataset;
-use dcfs::store::Directory;
+use dcfs::store::{Directory, Links};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use zerocopy::IntoBytes;
@@ -251,7 +251,7 @@ impl Warm {
 impl Bench {
     fn new(dataset: &Path, tmpfs: Option<&PrivateTmpfs>) -> Result<Self> {
         let threads = std::thread::available_parallelism()?.get();
-        let opened = Dataset::open(Arc::new(Directory::open(dataset)?))?;
+        let opened = Dataset::open(Arc::new(Directory::open(dataset, Links::Anywhere)?))?;
         let spec = opened.manifest().tile(TILE);
         Ok(Self {
             dataset: dataset.to_owned(),
@@ -332,7 +332,10 @@ impl Bench {
     /// A dataset that has not seen the tile yet.
     fn unread(&mut self) -> Result<Dataset> {
         self.cache_tile()?;
-        Ok(Dataset::open(Arc::new(Directory::open(&self.dataset)?))?)
+        Ok(Dataset::open(Arc::new(Directory::open(
+            &self.dataset,
+            Links::Anywhere,
+        )?))?)
     }
 
     fn in_process(&mut self) -> Result<Duration> {

@@ -229,6 +229,15 @@ impl Cache {
         })
     }
 
+    /// The block of `key` if it is there, which counts as a hit; its absence counts as nothing, for now somebody may
+    /// look it up.
+    pub fn get(&self, key: Key) -> Option<Arc<Block>> {
+        let mut state = lock(&self.state);
+        let block = state.find(key)?;
+        state.counters.hits += 1;
+        Some(block)
+    }
+
     /// The block of `key` if it is there. Does not count as a lookup.
     pub fn peek(&self, key: Key) -> Option<Arc<Block>> {
         lock(&self.state).find(key)

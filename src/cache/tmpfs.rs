@@ -147,7 +147,7 @@ mod tests {
     fn tmpfs(size: u64) -> Option<PrivateTmpfs> {
         match PrivateTmpfs::new(size) {
             Err(error @ (TmpfsError::NotPermitted | TmpfsError::OldKernel)) => {
-                eprintln!("skipped: {error}");
+                crate::testdata::skip(error);
                 None
             }
             result => Some(result.unwrap()),
@@ -222,7 +222,7 @@ mod tests {
     fn a_large_file_is_made_of_huge_pages() {
         let Some(tmpfs) = tmpfs(64 * MIB) else { return };
         if !tmpfs.huge_pages() {
-            eprintln!("skipped: this kernel has no huge pages for tmpfs");
+            crate::testdata::skip("this kernel has no huge pages for tmpfs");
             return;
         }
         let file = tmpfs.file(32 * MIB).unwrap();

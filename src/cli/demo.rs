@@ -86,7 +86,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), DemoError> {
     let opened = open_dataset(&dataset)?;
     let stored: u64 = opened.manifest().tile_bytes.iter().sum();
     let decoded = opened.manifest().nnz() * 8;
-    let running = mount_dataset(opened, &mountpoint, &args.options, Hangup::Stop)?;
+    let running = mount_dataset(&dataset, &mountpoint, &args.options, Hangup::Stop)?;
     say(&format!(
         "Mounted {} ({}, decoded {}) at\n\n  {}\n",
         dataset.display(),

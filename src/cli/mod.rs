@@ -20,7 +20,7 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 
 use crate::dataset::{Dataset, DatasetError};
-use crate::store::Directory;
+use crate::store::{Directory, Links};
 
 /// Mounts single-cell datasets in the deltacells format as plain files
 ///
@@ -76,7 +76,7 @@ fn complain(error: &dyn Display) {
 
 /// Opens the dataset at `path`.
 fn open_dataset(path: &Path) -> Result<Dataset, DatasetError> {
-    Dataset::open(Arc::new(Directory::open(path)?))
+    Dataset::open(Arc::new(Directory::open(path, Links::Anywhere)?))
 }
 
 /// A number with a comma at every thousand.

@@ -15,12 +15,13 @@ use super::cache_size::{CacheSize, Memory};
 use super::detach::{Daemon, Side, detach, forget_umask};
 use super::logging::{self, Destination, LogError};
 use super::serve::{Hangup, NotReady, ServeError, StopSignals, announce_ready, await_answer, until_stopped};
-use super::{complain, grouped, open_dataset};
+use super::{complain, grouped};
 use crate::cache::tmpfs::{PrivateTmpfs, TmpfsError};
-use crate::dataset::DatasetError;
+use crate::dataset::{Dataset, DatasetError};
 use crate::engine::{Engine, Options};
-use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, mount, prepare};
+use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_session, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
+use crate::store::{Directory, Links};
 use crate::view::{View, ViewError};
 
 /// How long a new mount may take to answer.
@@ -28,7 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What the kernel reads ahead of a sequential reader.
 const READ_AHEAD_KIB: u32 = 4096;
 /// File descriptors that are needed for other things than decoded files.
-const SPARE_DESCRIPTORS: u64 = 512;
+const SPARE_DESCRIPTORS: u64 = 224;
+/// With fewer blocks than this a mount would be no help to anybody.
+const LEAST_BLOCKS: u64 = 32;
 /// Decoded blocks of memory need no descriptor, but a place in the process's table of mappings, of which there are
 /// 65,530 unless an administrator gave more.
 const MOST_BLOCKS: u64 = 30_000;
@@ -124,6 +127,11 @@ pub(super) enum Refusal {
     NoTmpfs(TmpfsError),
     #[error("--io passthrough: the kernel does not take decoded files: {0} (Linux 6.9 and CAP_SYS_ADMIN are needed)")]
     NoPassthrough(std::io::Error),
+    #[error(
+        "this process may have {allowed} files open, and needs {} at least; raise the limit (ulimit -Hn, LimitNOFILE=)",
+        SPARE_DESCRIPTORS + LEAST_BLOCKS
+    )]
+    Descriptors { allowed: u64 },
     #[error("cannot start: {0}")]
     Start(std::io::Error),
     #[error("cannot speak with the kernel: {0}")]
@@ -148,7 +156,7 @@ impl Running {
     /// Serves until it is asked to stop or unmounted.
     pub(super) fn until_stopped(self) -> Result<(), ServeError> {
         let session = self.session;
-        until_stopped(self.mounted, self.signals, move || session.join())
+        until_stopped(self.mounted, self.signals, move || join_session(session))
     }
 
     /// Stops now.
@@ -215,26 +223,35 @@ fn finish(running: Running) -> ExitCode {
 }
 
 fn start(args: &MountArgs, log: Destination, hangup: Hangup) -> Result<Running, Refusal> {
-    let dataset = open_dataset(&args.dataset)?;
     let log = match &args.log_file {
         // What the mountpoint turns out to be is `prepare`'s business.
         Some(file) => Destination::file(file, &args.mountpoint.canonicalize().unwrap_or(args.mountpoint.clone()))?,
         None => log,
     };
     logging::init(log, LevelFilter::Info)?;
-    mount_dataset(dataset, &args.mountpoint, &args.options, hangup)
+    mount_dataset(&args.dataset, &args.mountpoint, &args.options, hangup)
 }
 
 /// Mounts `dataset` and waits until the mount answers. On failure there is no mount.
 pub(super) fn mount_dataset(
-    dataset: crate::dataset::Dataset,
+    dataset: &Path,
     mountpoint: &Path,
     flags: &MountFlags,
     hangup: Hangup,
 ) -> Result<Running, Refusal> {
     let signals = StopSignals::catch(hangup).map_err(Refusal::Signals)?;
+    // What this process may read and others may not, no link shall show them.
+    let links = if flags.allow_other {
+        Links::Within
+    } else {
+        Links::Anywhere
+    };
+    let directory = Directory::open(dataset, links).map_err(DatasetError::from)?;
+    let root = directory.root().to_owned();
+    let mountpoint = prepare(mountpoint, Some(&root))?;
+    let cache_blocks = most_blocks()?;
+    let dataset = Dataset::open(Arc::new(directory))?;
     let location = dataset.store().location();
-    let mountpoint = prepare(mountpoint, Some(Path::new(&location)))?;
     let memory = Memory::of_this_process();
     let cache_bytes = flags
         .cache_size
@@ -252,7 +269,7 @@ pub(super) fn mount_dataset(
     let cells = grouped(dataset.manifest().n_cells);
     let options = Options {
         cache_bytes,
-        cache_blocks: most_blocks() as usize,
+        cache_blocks,
         threads,
         tmpfs,
     };
@@ -269,7 +286,7 @@ pub(super) fn mount_dataset(
     let fs = DatasetFs::new(engine, serve, passthrough.clone()).map_err(Refusal::Start)?;
 
     let options = MountOptions {
-        source_name: location.clone().into(),
+        source_name: root.into(),
         allow_other: flags.allow_other,
         max_read: None,
     };
@@ -307,7 +324,7 @@ pub(super) fn mount_dataset(
 }
 
 /// Raises the limit on open files as far as allowed; returns how many decoded blocks there may be.
-fn most_blocks() -> u64 {
+fn most_blocks() -> Result<usize, Refusal> {
     let mut limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(1 << 20);
     limit.current = Some(most);
@@ -316,5 +333,8 @@ fn most_blocks() -> u64 {
         Ok(()) => most,
         Err(_) => getrlimit(Resource::Nofile).current.unwrap_or(1024),
     };
-    allowed.saturating_sub(SPARE_DESCRIPTORS).clamp(64, MOST_BLOCKS)
+    match allowed.checked_sub(SPARE_DESCRIPTORS) {
+        Some(left) if left >= LEAST_BLOCKS => Ok(left.min(MOST_BLOCKS) as usize),
+        _ => Err(Refusal::Descriptors { allowed }),
+    }
 }

@@ -20,9 +20,9 @@ pub use tile::{Array, Tile};
 pub use verify::{Done, TableFault};
 
 use crate::format::TileId;
-use crate::format::manifest::{Manifest, shard_path};
+use crate::format::manifest::{Manifest, ObsManifest, shard_path};
 use crate::format::obs::ObsSchema;
-use crate::store::{Store, Version, read_whole};
+use crate::store::{Object, Store, Version, read_whole};
 
 /// The most bytes of `manifest.json`: a hundred million tiles.
 const MANIFEST_LIMIT: u64 = 4 << 30;
@@ -32,10 +32,16 @@ const SCHEMA_LIMIT: u64 = 1 << 30;
 const OPEN_TILES: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");
 
 /// How many obs shards stay open, with their footer.
-const OPEN_SHARDS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
+const OPEN_SHARDS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
 /// A shard, once somebody has opened it.
-type ShardSlot = Arc<Mutex<Option<Arc<ObsShard>>>>;
+type ShardSlot = Arc<Mutex<Option<Arc<OpenShard>>>>;
+
+/// A shard whose content was found to be the manifest's, and in which state of the file.
+struct OpenShard {
+    shard: ObsShard,
+    version: Version,
+}
 
 /// A dataset that can be read. Shared between threads.
 pub struct Dataset {
@@ -47,6 +53,8 @@ pub struct Dataset {
     shards: Mutex<LruCache<usize, ShardSlot>>,
     /// Tiles whose checksum was found right, in which state of the file, and the checksum.
     verified: Mutex<HashMap<TileId, (Version, u32)>>,
+    /// Shards whose SHA-256 was found right, and in which state of the file.
+    verified_shards: Mutex<HashMap<usize, Version>>,
 }
 
 impl Dataset {
@@ -81,6 +89,7 @@ impl Dataset {
             tiles,
             shards,
             verified: Mutex::default(),
+            verified_shards: Mutex::default(),
         })
     }
 
@@ -198,19 +207,41 @@ impl Dataset {
         let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
             panic!("a dataset without obs has no columns");
         };
-        let shard = tile / obs.tiles_per_file as usize;
-        let slot = lock(&self.shards).get_or_insert(shard, Arc::default).clone();
+        let index = tile / obs.tiles_per_file as usize;
+        let slot = lock(&self.shards).get_or_insert(index, Arc::default).clone();
         let mut opened = lock(&slot);
         let shard = match &*opened {
             Some(shard) => shard.clone(),
             None => {
-                let object = self.store.open(&shard_path(shard))?;
-                let shard = Arc::new(ObsShard::open(object, &self.manifest, obs, shard, schema)?);
-                opened.insert(shard).clone()
+                let object = self.store.open(&shard_path(index))?;
+                let version = self.verify_shard_once(&*object, obs, index)?;
+                let shard = ObsShard::open(object, &self.manifest, obs, index, schema)?;
+                opened.insert(Arc::new(OpenShard { shard, version })).clone()
             }
         };
         drop(opened);
-        Ok(shard.read_column(tile, column)?)
+        let values = shard.shard.read_column(tile, column);
+        // What was read of a file that changed was no fault of its own, nor is it to be believed.
+        if shard.shard.version()? != shard.version {
+            lock(&self.shards).pop(&index);
+            let name = name(&*self.store, &shard_path(index));
+            return Err(DatasetError::Changed { name });
+        }
+        Ok(values?)
+    }
+
+    /// Makes sure that the shard is the one the manifest was written for: once for each state of the file.
+    fn verify_shard_once(&self, object: &dyn Object, obs: &ObsManifest, shard: usize) -> Result<Version, DatasetError> {
+        let version = shard::version(object)?;
+        if lock(&self.verified_shards).get(&shard) == Some(&version) {
+            return Ok(version);
+        }
+        shard::check_sha256(object, obs, shard)?;
+        if shard::version(object)? != version {
+            return Err(DatasetError::Changed { name: object.name() });
+        }
+        lock(&self.verified_shards).insert(shard, version);
+        Ok(version)
     }
 
     /// Closes tile `id`, so that the next use looks at the file again.

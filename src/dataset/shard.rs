@@ -26,7 +26,7 @@ use crate::format::TileId;
 use crate::format::fingerprint::hex;
 use crate::format::manifest::{Manifest, ObsManifest};
 use crate::format::obs::{ColumnKind, ObsColumn, ObsSchema};
-use crate::store::Object;
+use crate::store::{Object, Version};
 
 /// The last bytes of a Parquet file: length of the footer, and magic.
 const TRAILER_BYTES: u64 = 8;
@@ -201,6 +201,11 @@ impl ObsShard {
         opened.map_err(|fault| fault.of(name))
     }
 
+    /// The state of the file now.
+    pub(super) fn version(&self) -> Result<Version, ShardError> {
+        version(&*self.object)
+    }
+
     /// The tiles whose cells it describes.
     pub fn tiles(&self) -> Range<TileId> {
         self.tiles.clone()
@@ -315,6 +320,27 @@ pub fn verify_shard(
     // The size is the plainest of the faults, and explains the others.
     faults.sort_by_key(|fault| !matches!(fault, ShardFault::Size { .. }));
     faults.into_iter().map(|fault| fault.of(name.clone())).collect()
+}
+
+/// The state of a shard's file now.
+pub(super) fn version(object: &dyn Object) -> Result<Version, ShardError> {
+    object
+        .version()
+        .map_err(|error| ShardFault::from(error).of(object.name()))
+}
+
+/// Reads the file once and holds it against the manifest's SHA-256.
+pub(super) fn check_sha256(object: &dyn Object, obs: &ObsManifest, shard: usize) -> Result<(), ShardError> {
+    let expected = &obs.shard_sha256[shard];
+    let fault = match sha256(object) {
+        Ok(found) if found == *expected => return Ok(()),
+        Ok(found) => ShardFault::Sha256 {
+            found,
+            expected: expected.clone(),
+        },
+        Err(error) => error.into(),
+    };
+    Err(fault.of(object.name()))
 }
 
 fn sha256(object: &dyn Object) -> std::io::Result<String> {

@@ -37,7 +37,7 @@ impl Engine {
             chunk,
         };
         if !may_work {
-            return Ok(self.cache.peek(key).map_or(Found::Later, Found::Block));
+            return Ok(self.cache.get(key).map_or(Found::Later, Found::Block));
         }
         match self.cache.lookup(key) {
             Lookup::Hit(block) => Ok(Found::Block(block)),

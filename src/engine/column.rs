@@ -39,7 +39,7 @@ impl Engine {
     ) -> Result<Found, ReadError> {
         let key = Key::Column { tile, column };
         if !may_work {
-            return Ok(self.cache.peek(key).map_or(Found::Later, Found::Block));
+            return Ok(self.cache.get(key).map_or(Found::Later, Found::Block));
         }
         let ticket = match self.cache.lookup(key) {
             Lookup::Hit(block) => return Ok(Found::Block(block)),
@@ -111,16 +111,18 @@ impl Engine {
 
     /// Reads the column of every tile, with all threads, and keeps nothing but how much text each has.
     fn measure_text(self: &Arc<Self>, column: usize) {
+        // One thread stays free for those who read.
+        let workers = (self.threads - 1).max(1);
         let measure = Arc::new(Measure {
             column,
             bytes: (0..self.view.dataset().manifest().n_tiles())
                 .map(|_| OnceLock::new())
                 .collect(),
             next: AtomicUsize::new(0),
-            working: AtomicUsize::new(self.threads),
+            working: AtomicUsize::new(workers),
             failed: OnceLock::new(),
         });
-        for _ in 0..self.threads {
+        for _ in 0..workers {
             let measure = measure.clone();
             self.spawn(move |engine| measure.take_part(engine));
         }

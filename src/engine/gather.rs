@@ -218,11 +218,12 @@ impl Engine {
                     .ok_or(ReadError::Abandoned)?;
                 Ok(cut_array(&opened, *tile, *array, chunk, bytes, block))
             }
-            Extent::Column { bytes, .. } => {
+            Extent::Column { tile, bytes, .. } => {
                 let range = bytes.start as usize..bytes.end as usize;
                 // The size that was promised is that of the layout; a message of another size is a fault of the file.
                 if block.len() < range.end {
-                    return Err(ReadError::Abandoned);
+                    let name = format!("the shard of tile {tile}");
+                    return Err(self.tell(DatasetError::Changed { name }));
                 }
                 Ok((Part::Block(block, range), None))
             }
@@ -250,7 +251,14 @@ impl Engine {
         let store = self.view.dataset().store();
         let read = || {
             let object = store.open(path)?;
-            if object.size() != self.view.stored()[file].bytes {
+            let expected = self.view.stored()[file].version;
+            let version = || {
+                object.version().map_err(|source| StoreError {
+                    name: object.name(),
+                    source,
+                })
+            };
+            if version()? != expected {
                 return Err(DatasetError::Changed { name: object.name() });
             }
             let mut bytes = vec![0; (range.end - range.start) as usize];

@@ -13,6 +13,7 @@ mod whole;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use thiserror::Error;
@@ -73,6 +74,8 @@ pub struct Engine {
     stats: Stats,
     report: report::Report,
     texts: column::TextSizes,
+    /// Bytes of files that are being filled.
+    filling: AtomicU64,
 }
 
 impl Engine {
@@ -98,6 +101,7 @@ impl Engine {
             stats: Stats::default(),
             report: report::Report::default(),
             texts: column::TextSizes::default(),
+            filling: AtomicU64::new(0),
         }))
     }
 

@@ -33,7 +33,7 @@ impl Engine {
         done: impl FnOnce(Result<Option<Pin>, ReadError>) + Send + 'static,
     ) {
         let key = Key::Whole { tile, array };
-        if let Some(block) = self.cache.peek(key) {
+        if let Some(block) = self.cache.get(key) {
             return done(Ok(Some(self.cache.pin(key, block))));
         }
         self.spawn(move |engine| engine.make_whole(key, tile, array, Box::new(done)));
@@ -43,7 +43,7 @@ impl Engine {
     pub(super) fn whole_block(&self, tile: TileId, array: Array) -> Option<Arc<Block>> {
         self.tmpfs
             .as_ref()
-            .and_then(|_| self.cache.peek(Key::Whole { tile, array }))
+            .and_then(|_| self.cache.get(Key::Whole { tile, array }))
     }
 
     fn make_whole(self: &Arc<Self>, key: Key, tile: TileId, array: Array, done: Done) {
@@ -108,20 +108,26 @@ impl Engine {
         let limit = self.cache.limit();
         let for_files = limit - (limit / 2).min(LEAST_FOR_READS.max(limit / 8));
         let rounded = bytes.next_multiple_of(PAGE);
-        if self.cache.pinned_bytes().saturating_add(rounded) > for_files {
-            return Ok(None);
-        }
-        let Some(reservation) = ticket.reserve(rounded) else {
-            return Ok(None);
+        // Files being filled are about to be pinned.
+        let filling = self.filling.fetch_add(rounded, Ordering::AcqRel);
+        let room = self
+            .cache
+            .pinned_bytes()
+            .saturating_add(filling)
+            .saturating_add(rounded)
+            <= for_files;
+        let made = match room.then(|| ticket.reserve(rounded)).flatten() {
+            Some(reservation) => tmpfs.file(bytes).map(|file| Some((file, reservation))),
+            None => Ok(None),
         };
-        match tmpfs.file(bytes) {
-            Ok(file) => Ok(Some((file, reservation))),
-            Err(error) => {
-                // The machine has less memory than the budget: read requests need far less of it at a time.
-                log::warn!("{}: no memory to keep an array of {bytes} bytes: {error}", tile.name());
-                Ok(None)
-            }
+        match made {
+            Ok(Some(made)) => return Ok(Some(made)),
+            Ok(None) => {}
+            // The machine has less memory than the budget: read requests need far less of it at a time.
+            Err(error) => log::warn!("{}: no memory to keep an array of {bytes} bytes: {error}", tile.name()),
         }
+        self.filling.fetch_sub(rounded, Ordering::AcqRel);
+        Ok(None)
     }
 }
 
@@ -244,6 +250,8 @@ impl Fill {
                 .discard(chunks.map(|chunk| Key::Chunk { tile, array, chunk }));
         }
         deliver(outcome);
+        let rounded = self.bytes.next_multiple_of(PAGE);
+        engine.filling.fetch_sub(rounded, Ordering::AcqRel);
     }
 
     fn block(&self, reservation: Reservation) -> Result<Block, DatasetError> {

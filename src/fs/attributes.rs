@@ -1,7 +1,7 @@
 //! What `stat` shows: who may read a node follows from the files of the dataset that it is made of.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo};
@@ -10,7 +10,7 @@ use crate::store::{Access, Attributes, Store};
 use crate::view::{Node, View};
 
 /// How long what the store said is believed; the kernel keeps what it was told for as long again.
-pub(super) const BELIEVED: Duration = Duration::from_secs(30);
+pub(super) const BELIEVED: Duration = Duration::from_secs(5);
 /// How many files' attributes are remembered.
 const REMEMBERED: usize = 20_000;
 
@@ -51,11 +51,22 @@ impl NodeAttributes {
     pub(super) fn of(&self, view: &View, node: Node, size: u64) -> FileAttr {
         let store = view.dataset().store();
         let sources: Vec<Attributes> = view.sources(node).iter().map(|path| self.ask(store, path)).collect();
-        let access = sources
-            .iter()
-            .map(|source| source.access)
-            .reduce(Access::and)
-            .unwrap_or(self.root.access);
+        let folder = view.is_folder(node);
+        let access = sources.iter().map(|source| match folder && !source.is_folder {
+            // Who may read a file may list what is in it.
+            true => Access {
+                mode: source.access.mode | (source.access.mode & 0o444) >> 2,
+                ..source.access
+            },
+            false => source.access,
+        });
+        let mut access = access.reduce(Access::and).unwrap_or(self.root.access);
+        if let (Node::Stored(file), [source]) = (node, &sources[..])
+            && source.version != view.stored()[file].version
+        {
+            // The file is another one by now, and what it was may still be in the kernel's memory.
+            access = access.for_nobody();
+        }
         let modified = sources
             .iter()
             .map(|source| source.modified)
@@ -99,27 +110,34 @@ impl NodeAttributes {
     }
 
     fn remembered(&self, path: &str) -> Option<Attributes> {
-        if path.is_empty() {
-            return Some(self.root);
-        }
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .get(path)
-            .filter(|(when, _)| when.elapsed() < BELIEVED)
-            .map(|&(_, attributes)| attributes)
+        let known = self.known();
+        let &(when, attributes) = known.get(path)?;
+        (when.elapsed() < BELIEVED).then_some(attributes)
     }
 
-    /// What the store says of `path`. A file that is not there is as accessible as the root: reading it fails.
+    /// What the store says of `path`. Of what it does not find, it counts what it said last; if it never said anything,
+    /// nobody may read it.
     fn ask(&self, store: &Arc<dyn Store>, path: &str) -> Attributes {
         if let Some(attributes) = self.remembered(path) {
             return attributes;
         }
-        let attributes = store.attributes(path).unwrap_or(self.root);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = store.attributes(path);
+        let mut known = self.known();
+        let attributes = said.unwrap_or_else(|_| match known.get(path) {
+            Some(&(_, last)) => last,
+            None => Attributes {
+                access: self.root.access.for_nobody(),
+                ..self.root
+            },
+        });
         if known.len() >= REMEMBERED {
             known.clear();
         }
         known.insert(path.to_owned(), (Instant::now(), attributes));
         attributes
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, (Instant, Attributes)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -26,7 +26,7 @@ macro_rules! answer {
 answer!(ReplyAttr, ReplyData, ReplyEntry, ReplyOpen);
 
 /// A reply that is sent once: by whoever has the answer, or by the watchman.
-pub(super) struct Guarded<R> {
+pub(super) struct Guarded<R: Answer> {
     id: u64,
     reply: Arc<Mutex<Option<R>>>,
     requests: Arc<Requests>,
@@ -37,6 +37,17 @@ impl<R: Answer> Guarded<R> {
     pub(super) fn take(self) -> Option<R> {
         lock(&self.requests.waiting).remove(&self.id);
         lock(&self.reply).take()
+    }
+}
+
+/// Dropped by a thread that panicked: the request gets its error now, not when its time is up.
+impl<R: Answer> Drop for Guarded<R> {
+    fn drop(&mut self) {
+        lock(&self.requests.waiting).remove(&self.id);
+        let reply = lock(&self.reply).take();
+        if let Some(reply) = reply {
+            reply.fail(Errno::EIO);
+        }
     }
 }
 

@@ -19,8 +19,9 @@ use super::attributes::{BELIEVED, NodeAttributes, Ownership};
 use super::deadline::Deadlines;
 use super::open_files::{Next, OpenFiles, Opening, daemon_flags};
 use super::passthrough::Passthrough;
+use crate::cache::Pin;
 use crate::dataset::Array;
-use crate::engine::{Cursor, Engine, OpenMode};
+use crate::engine::{Cursor, Engine, OpenMode, ReadError};
 use crate::format::TileId;
 use crate::store::StoreError;
 use crate::view::Node;
@@ -168,11 +169,42 @@ impl Shared {
         match self.open_files.open(inode, opening) {
             Next::Wait => {}
             Next::Decide if self.passthrough.is_on() => {
-                let shared = self.clone();
-                self.engine
-                    .whole(tile, array, move |decision| shared.open_files.decided(inode, decision));
+                let decision = Decision {
+                    shared: self.clone(),
+                    inode,
+                    made: false,
+                };
+                self.engine.whole(tile, array, move |pin| decision.make(pin));
             }
-            Next::Decide => self.open_files.decided(inode, Ok(None)),
+            Next::Decide => self.decided(inode, Ok(None)),
+        }
+    }
+
+    fn decided(&self, inode: u64, pin: Result<Option<Pin>, ReadError>) {
+        for handle in self.open_files.decided(inode, pin) {
+            self.handles().remove(&handle.0);
+        }
+    }
+}
+
+/// The duty to say how an inode is served. Dropping it, as a thread that panics does, is an error for those who wait.
+struct Decision {
+    shared: Arc<Shared>,
+    inode: u64,
+    made: bool,
+}
+
+impl Decision {
+    fn make(mut self, pin: Result<Option<Pin>, ReadError>) {
+        self.made = true;
+        self.shared.decided(self.inode, pin);
+    }
+}
+
+impl Drop for Decision {
+    fn drop(&mut self) {
+        if !self.made {
+            self.shared.decided(self.inode, Err(ReadError::Abandoned));
         }
     }
 }

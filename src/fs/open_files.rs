@@ -83,25 +83,28 @@ impl OpenFiles {
         Next::Wait
     }
 
-    /// Answers everybody who waits for `inode`: from `pin` if there is one.
-    pub(super) fn decided(&self, inode: u64, decision: Result<Option<Pin>, ReadError>) {
+    /// Answers everybody who waits for `inode`: from `pin` if there is one. Returns the handles that came to nothing,
+    /// of which no release will tell.
+    pub(super) fn decided(&self, inode: u64, decision: Result<Option<Pin>, ReadError>) -> Vec<FileHandle> {
         let mut serving = self.lock();
-        let Some(Serving::Undecided(waiting)) = serving.remove(&inode) else {
-            return;
+        let Some(Serving::Undecided(opening)) = serving.remove(&inode) else {
+            return Vec::new();
         };
-        // Those whose time was up are not there any more, and will never be released.
-        let waiting: Vec<_> = waiting
-            .into_iter()
-            .filter_map(|opening| Some((opening.handle, opening.reply.take()?)))
-            .collect();
-        let Some((_, first)) = waiting.first() else { return };
-        let pin = match decision {
-            Ok(pin) => pin,
-            Err(_) => {
-                return waiting
-                    .into_iter()
-                    .for_each(|(_, reply)| reply.error(fuser::Errno::EIO));
+        let mut waiting = Vec::new();
+        let mut dropped = Vec::new();
+        for Opening { handle, reply } in opening {
+            // Of those whose time was up there is nobody left to answer.
+            match (reply.take(), &decision) {
+                (Some(reply), Ok(_)) => waiting.push((handle, reply)),
+                (Some(reply), Err(_)) => {
+                    reply.error(fuser::Errno::EIO);
+                    dropped.push(handle);
+                }
+                (None, _) => dropped.push(handle),
             }
+        }
+        let (Some((_, first)), Ok(pin)) = (waiting.first(), decision) else {
+            return dropped;
         };
         let opens = waiting.len();
         match pin.and_then(|pin| Some((backing(first, &pin)?, pin))) {
@@ -125,6 +128,7 @@ impl OpenFiles {
                 serving.insert(inode, Serving::Daemon { opens });
             }
         }
+        dropped
     }
 
     /// Forgets one open of `inode`.

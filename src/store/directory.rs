@@ -1,11 +1,15 @@
 //! A dataset in a directory of this machine.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::{Mode, OFlags, getxattr, openat};
+use rustix::io::Errno;
 
 use super::{Access, Attributes, Object, Store, StoreError, Version};
 
@@ -13,14 +17,28 @@ use super::{Access, Attributes, Object, Store, StoreError, Version};
 /// process that touches it.
 pub struct Directory {
     root: PathBuf,
+    opened: File,
+    links: Links,
 }
+
+/// Which symbolic links in a dataset are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// All.
+    Anywhere,
+    /// Those that stay in the dataset's folder: for a daemon that shows others what it may read itself.
+    Within,
+}
+
+/// The largest access control list that is looked at.
+const ACL_BYTES: usize = 64 << 10;
 
 impl Directory {
     /// The directory at `path`, which must exist.
     ///
     /// # Errors
-    /// When there is no directory at `path`.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    /// When there is no directory at `path`, or it may not be read.
+    pub fn open(path: &Path, links: Links) -> Result<Self, StoreError> {
         let failed = |source| StoreError {
             name: path.display().to_string(),
             source,
@@ -29,12 +47,29 @@ impl Directory {
         if !root.metadata().map_err(failed)?.is_dir() {
             return Err(failed(io::ErrorKind::NotADirectory.into()));
         }
-        Ok(Self { root })
+        let opened = File::open(&root).map_err(failed)?;
+        Ok(Self { root, opened, links })
     }
 
     /// The directory's absolute path without links.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// What is at `path` below the root, or the root where it is empty: found, but not opened for reading yet.
+    fn find(&self, path: &str) -> Result<Found, StoreError> {
+        let failed = |errno: Errno| self.error(path, errno.into());
+        let below = if path.is_empty() { "." } else { path };
+        let file = openat(&self.opened, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        let file = File::from(file);
+        // Wherever links led, and whatever has their names by now, this is the file that was found.
+        let handle = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let real = std::fs::read_link(&handle).map_err(|source| self.error(path, source))?;
+        if self.links == Links::Within && !real.starts_with(&self.root) {
+            let reason = "a link that leads out of the dataset; such links are followed only without --allow-other";
+            return Err(self.error(path, io::Error::new(io::ErrorKind::PermissionDenied, reason)));
+        }
+        Ok(Found { file, handle, real })
     }
 
     fn error(&self, path: &str, source: io::Error) -> StoreError {
@@ -45,23 +80,29 @@ impl Directory {
     }
 }
 
+/// A file that was found.
+struct Found {
+    /// Not opened for reading.
+    file: File,
+    /// A name of this very file for this process.
+    handle: PathBuf,
+    /// Its path without links.
+    real: PathBuf,
+}
+
 impl Store for Directory {
     fn location(&self) -> String {
         self.root.display().to_string()
     }
 
     fn open(&self, path: &str) -> Result<Arc<dyn Object>, StoreError> {
-        // A FIFO of this name must not make the open wait for a writer.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(self.root.join(path))
-            .map_err(|source| self.error(path, source))?;
-        let metadata = file.metadata().map_err(|source| self.error(path, source))?;
+        let found = self.find(path)?;
+        let metadata = found.file.metadata().map_err(|source| self.error(path, source))?;
         if !metadata.is_file() {
             let reason = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
             return Err(self.error(path, reason));
         }
+        let file = File::open(&found.handle).map_err(|source| self.error(path, source))?;
         let name = self.root.join(path);
         Ok(Arc::new(LocalFile {
             file,
@@ -72,16 +113,18 @@ impl Store for Directory {
 
     fn attributes(&self, path: &str) -> Result<Attributes, StoreError> {
         let failed = |source| self.error(path, source);
-        let full = self.root.join(path).canonicalize().map_err(failed)?;
-        let metadata = full.metadata().map_err(failed)?;
-        let mut access = Access::of(&metadata);
-        for folder in full.ancestors().skip(1) {
-            access = access.below(Access::of(&folder.metadata().map_err(failed)?));
+        let Found { file, handle, real } = self.find(path)?;
+        let metadata = file.metadata().map_err(failed)?;
+        let mut access = access_of(&handle, &metadata);
+        for folder in real.ancestors().skip(1) {
+            access = access.below(access_of(folder, &folder.metadata().map_err(failed)?));
         }
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(metadata.mtime().max(0) as u64);
         Ok(Attributes {
             size: metadata.len(),
             modified,
+            is_folder: metadata.is_dir(),
+            version: version_of(&metadata),
             access,
         })
     }
@@ -108,6 +151,17 @@ impl Object for LocalFile {
 
     fn version(&self) -> io::Result<Version> {
         Ok(version_of(&self.file.metadata()?))
+    }
+}
+
+/// What mode and access control list together say.
+fn access_of(path: &Path, metadata: &Metadata) -> Access {
+    let access = Access::of(metadata);
+    let mut list = vec![0; ACL_BYTES];
+    match getxattr(path, "system.posix_acl_access", &mut list[..]) {
+        Ok(length) => access.with_acl(&list[..length]),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => access,
+        Err(_) => access.for_owner_only(),
     }
 }
 

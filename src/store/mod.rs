@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 pub use access::Access;
-pub use directory::Directory;
+pub use directory::{Directory, Links};
 
 /// Something in the store could not be opened or read.
 #[derive(Debug, Error)]
@@ -45,6 +45,10 @@ pub struct Attributes {
     pub size: u64,
     /// Last modification.
     pub modified: SystemTime,
+    /// Whether it is a folder.
+    pub is_folder: bool,
+    /// Which state of it this is.
+    pub version: Version,
     /// Who may read it, taking into account the folders on the way to it.
     pub access: Access,
 }

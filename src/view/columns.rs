@@ -70,13 +70,14 @@ impl ColumnFiles {
         self.text.is_some()
     }
 
-    /// Takes note of how many bytes of text a tile's rows have.
+    /// Takes note of how many bytes of text a tile's rows have. A size that was told once stays.
     pub fn learn_tile(&self, tile: TileId, bytes: u64) {
         if let Some(text) = &self.text {
             text.tiles
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .insert(tile, bytes);
+                .entry(tile)
+                .or_insert(bytes);
         }
     }
 

@@ -24,7 +24,7 @@ use thiserror::Error;
 use crate::dataset::{Array, Dataset};
 use crate::format::TileId;
 use crate::format::manifest::{Manifest, shard_path, tile_path};
-use crate::store::StoreError;
+use crate::store::{Attributes, StoreError, Version};
 
 /// Size in bytes of `.dcfs/stats.json`, whatever it says: the rest is blanks.
 pub const STATS_BYTES: u64 = 8192;
@@ -74,6 +74,8 @@ pub struct Stored {
     pub name: &'static str,
     /// Its size in bytes when the dataset was mounted.
     pub bytes: u64,
+    /// Its state then.
+    pub version: Version,
 }
 
 /// A piece of a virtual file.
@@ -331,14 +333,20 @@ impl View {
     pub fn sources(&self, node: Node) -> Vec<String> {
         match node {
             Node::Root | Node::Control | Node::Stats => vec![String::new()],
-            Node::Readme => vec!["manifest.json".into()],
-            Node::Obs | Node::TileObs(_) => vec!["obs".into()],
+            Node::Readme => self.with_schema(vec!["manifest.json".into()]),
+            Node::Obs | Node::TileObs(_) => self.with_schema(vec!["obs".into()]),
             Node::Stored(file) => vec![self.stored[file].path.into()],
-            Node::Column(_) => self.shards().map(shard_path).collect(),
-            Node::TileColumn(tile, _) => vec![shard_path(self.shard_of(tile))],
+            Node::Column(_) => self.with_schema(self.shards().map(shard_path).collect()),
+            Node::TileColumn(tile, _) => self.with_schema(vec![shard_path(self.shard_of(tile))]),
             Node::Tile(_) => vec!["tiles".into()],
             Node::TileArray(tile, _) => vec![tile_path(tile)],
         }
+    }
+
+    /// These and the obs schema, whose names and labels whatever is made of obs shows.
+    fn with_schema(&self, mut paths: Vec<String>) -> Vec<String> {
+        paths.extend(self.has_obs().then(|| "obs/schema.json".into()));
+        paths
     }
 
     fn shards(&self) -> Range<usize> {
@@ -449,12 +457,15 @@ fn stored_files(dataset: &Dataset) -> Result<Vec<Stored>, StoreError> {
     let stored = files.into_iter().filter(|&(.., promised)| promised);
     stored
         .map(|(path, folder, name, _)| {
-            let bytes = dataset.store().attributes(path)?.size;
+            let Attributes {
+                size: bytes, version, ..
+            } = dataset.store().attributes(path)?;
             Ok(Stored {
                 path,
                 folder,
                 name,
                 bytes,
+                version,
             })
         })
         .collect()

@@ -7,7 +7,8 @@ use dcfs::write::synthetic::{Csr, Synthetic, SyntheticOptions};
 use dcfs::write::{DatasetWriter, WriterOptions};
 use serde_json::{Value, json};
 
-use super::harness::{Folder, skip};
+use crate::harness::Folder;
+use crate::skip::skip;
 
 /// A file or folder of the shared data: `../shared/data` beside the repository, or what `DCFS_SHARED_DATA` names. Says so when there is none.
 pub fn shared(path: &str) -> Option<PathBuf> {

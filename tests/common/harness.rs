@@ -2,9 +2,8 @@
 //!
 //! Knows nothing of what is in a dataset.
 
-use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,8 @@ use dcfs::fs::mount::table::Table;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
+
+use crate::skip::skip;
 
 /// How long a daemon that a test is done with may take to end before it is killed.
 const LAST_PATIENCE: Duration = Duration::from_secs(30);
@@ -87,13 +88,6 @@ macro_rules! in_both_modes {
     };
 }
 pub(crate) use in_both_modes;
-
-/// Says that a test, or a part of it, is not run, and why.
-pub fn skip(why: impl Display) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Not by eprintln: what a test that passes says with it is never shown.
-    let _ = writeln!(io::stderr(), "skipped {test}: {why}");
-}
 
 /// Says that a program is missing, and which Debian package has it. Under `CI` that is a failure.
 pub fn skip_without(program: &str, package: &str) {

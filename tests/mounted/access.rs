@@ -15,6 +15,10 @@ in_both_modes!(
     a_private_folder_around_the_dataset_keeps_others_out,
     owners_and_modes_are_those_of_the_dataset,
     owner_and_mode_are_replaced_on_demand,
+    a_link_out_of_the_dataset_shows_nothing_to_others,
+    a_file_that_becomes_another_is_not_read_on,
+    a_private_tile_that_is_gone_stays_private,
+    labels_are_for_those_who_may_read_the_schema,
 );
 
 /// Whether a test that needs another user can run.
@@ -111,6 +115,83 @@ fn others_read_what_they_may_read_of_the_dataset_and_no_more(io: Io) {
     assert_forbidden(cat("var.parquet"));
     assert!(cat("var_names.txt").is_ok() && cat("README.txt").is_ok() && cat(".dcfs/stats.json").is_ok());
     assert_shows(&mount.join("tile_000001"), &dataset.synthetic.tile(1));
+}
+
+fn a_link_out_of_the_dataset_shows_nothing_to_others(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    let secret = dataset.folder.join("secret");
+    fs::copy(dataset.path.join("tiles/tile_000001.dct"), &secret).unwrap();
+    set_mode(&secret, 0o644);
+    let tile = dataset.path.join("tiles/tile_000001.dct");
+    fs::remove_file(&tile).unwrap();
+    std::os::unix::fs::symlink(&secret, &tile).unwrap();
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    assert!(as_nobody("cat", &mount.join("tile_000001/data.i32")).is_err());
+    assert!(fs::read(mount.join("tile_000001/data.i32")).is_err());
+    assert!(as_nobody("cat", &mount.join("tile_000000/data.i32")).is_ok());
+    // Without others to show it to, links lead where they lead.
+    let mount = Mount::new(&dataset.path, io);
+    assert_shows(&mount.join("tile_000001"), &dataset.synthetic.tile(1));
+}
+
+fn a_file_that_becomes_another_is_not_read_on(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    let names = dataset.path.join("var_names.txt");
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    let mut held = fs::File::open(mount.join("var_names.txt")).unwrap();
+    let another = dataset.path.join("another");
+    fs::write(&another, vec![b'x'; fs::metadata(&names).unwrap().len() as usize]).unwrap();
+    fs::rename(&another, &names).unwrap();
+    let mut text = String::new();
+    let read = std::io::Read::read_to_string(&mut held, &mut text);
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(text, "");
+}
+
+fn a_private_tile_that_is_gone_stays_private(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    let tile = dataset.path.join("tiles/tile_000001.dct");
+    set_mode(&tile, 0o600);
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    let data = mount.join("tile_000001/data.i32");
+    fs::read(&data).unwrap();
+    fs::rename(&tile, dataset.folder.join("elsewhere")).unwrap();
+    // Longer than anybody keeps what a file's mode was.
+    std::thread::sleep(std::time::Duration::from_secs(11));
+    assert_forbidden(as_nobody("cat", &data));
+    assert_eq!(fs::metadata(&data).unwrap().mode() & 0o077, 0);
+}
+
+fn labels_are_for_those_who_may_read_the_schema(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    set_mode(&dataset.path.join("obs/schema.json"), 0o600);
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    for file in [
+        "obs/cell_type.arrow",
+        "tile_000000/obs/cell_type.arrow",
+        "README.txt",
+        "obs/schema.json",
+    ] {
+        assert_forbidden(as_nobody("cat", &mount.join(file)));
+    }
+    assert_forbidden(as_nobody("ls", &mount.join("obs")));
+    assert!(as_nobody("cat", &mount.join("tile_000000/data.i32")).is_ok());
 }
 
 fn a_private_folder_around_the_dataset_keeps_others_out(io: Io) {

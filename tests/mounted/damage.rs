@@ -17,6 +17,7 @@ in_both_modes!(
     a_tile_that_is_written_to_under_the_mount_is_an_error_until_it_is_verified_anew,
     a_tile_that_becomes_another_under_the_mount_is_never_mixed_with_it,
     a_damaged_shard_is_an_error_of_its_own_columns_alone,
+    one_changed_bit_of_a_shard_is_an_error_of_its_columns,
     a_manifest_that_is_refused_leaves_no_mount,
     a_missing_part_is_found_at_mounting,
 );
@@ -309,6 +310,22 @@ fn a_damaged_shard_is_an_error_of_its_own_columns_alone(io: Io) {
         mount.complaints()
     );
     assert_shows(&mount.join("tile_000003"), &dataset.synthetic.tile(3));
+}
+
+fn one_changed_bit_of_a_shard_is_an_error_of_its_columns(io: Io) {
+    let dataset = made_up();
+    let shard = dataset.path.join("obs/obs_0000.parquet");
+    let good = fs::read(&shard).unwrap();
+    for at in [10, good.len() / 3, good.len() / 2, good.len() - 40] {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        fs::write(&shard, bytes).unwrap();
+        let mount = Mount::new(&dataset.path, io);
+        let column = |tile: usize| mount.join(format!("tile_{tile:06}/obs/total_counts.arrow"));
+        assert_eq!(read(&column(0)), Err(libc::EIO), "byte {at}");
+        assert!(read(&column(3)).is_ok());
+        assert!(mount.complaints()[0].contains("SHA-256"), "{:?}", mount.complaints());
+    }
 }
 
 fn a_manifest_that_is_refused_leaves_no_mount(io: Io) {

@@ -126,7 +126,7 @@ fn the_readme_s_c_works_as_it_stands(io: Io) {
 fn has(program: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok();
     if !there {
-        crate::harness::skip(format_args!("{program} is not installed"));
+        crate::skip::skip(format_args!("{program} is not installed"));
     }
     there
 }

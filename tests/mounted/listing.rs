@@ -27,6 +27,12 @@ in_both_modes!(
 fn a_hundred_thousand_tiles_are_listed_once_each(io: Io) {
     let dataset = manifest_alone(100_000);
     let mount = Mount::new(dataset.path(), io);
+    let resident = mount.daemon().memory("VmRSS");
+    assert!(
+        resident < 150 << 20,
+        "{} MiB for a manifest of 100,000 tiles",
+        resident >> 20
+    );
     let names: Vec<String> = fs::read_dir(mount.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -12,6 +12,8 @@ mod harness;
 mod ordinary_user;
 #[path = "../common/python.rs"]
 mod python;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod access;
 mod arrays;

@@ -21,7 +21,7 @@ pub fn command() -> Option<Command> {
                 std::env::var_os("CI").is_none(),
                 "{program} is missing: apt install {package}"
             );
-            eprintln!("skipped: {program} is missing: apt install {package}");
+            crate::skip::skip(format_args!("{program} is missing: apt install {package}"));
             return None;
         }
     }

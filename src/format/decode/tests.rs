@@ -262,7 +262,7 @@ fn gap_exceptions_are_held_against_the_genes_of_the_cell_they_are_in() {
 
 #[test]
 fn exceptions_stand_only_where_the_stream_says_so() {
-    let gaps = gap_fault(&[3], 100_000, &[65535, 7, 65534], &[(1, 9)]);
+    let gaps = gap_fault(&[3], 200_000, &[65535, 7, 65534], &[(1, 9)]);
     assert!(matches!(gaps, TileFault::Entry { index: 1, found: 7, .. }), "{gaps:?}");
     let counts = value_fault(&[65535, 65534], &exception_frame(&[(1, 65536)]));
     assert!(
@@ -358,8 +358,11 @@ fn tile() -> (Vec<u8>, TileSpec) {
     (bytes, spec)
 }
 
+/// Row starts, genes, counts.
+type Arrays = (Vec<i64>, Vec<i32>, Vec<i32>);
+
 /// Decodes a tile without looking at its checksum, which would hide every other fault.
-fn read(bytes: &[u8], spec: TileSpec) -> Result<(Vec<i64>, Vec<i32>, Vec<i32>), TileError> {
+fn read(bytes: &[u8], spec: TileSpec) -> Result<Arrays, TileError> {
     let part = |range: &std::ops::Range<u64>| &bytes[range.start as usize..range.end as usize];
     let header = Header::parse(&bytes[..HEADER_BYTES.min(bytes.len())], bytes.len() as u64, spec)?;
     let layout = Layout::parse(&header, part(&header.table()))?;

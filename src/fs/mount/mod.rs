@@ -30,6 +30,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use fuser::BackgroundSession;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -98,6 +99,20 @@ impl MountError {
             Errno::ACCESS | Errno::PERM => Self::DeviceForbidden,
             errno => Self::Device(errno.into()),
         }
+    }
+}
+
+/// Waits for the end of a session, which comes when its file system is unmounted for the last of its users.
+///
+/// A thread that is just being handed a request then is told "connection aborted" by the kernel instead of "no such
+/// device", and means the same.
+///
+/// # Errors
+/// The session ended otherwise.
+pub fn join_session(session: BackgroundSession) -> io::Result<()> {
+    match session.join() {
+        Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => Ok(()),
+        ended => ended,
     }
 }
 
