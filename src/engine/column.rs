@@ -105,7 +105,10 @@ impl Engine {
     fn deliver_size(&self, node: Node, done: Done) {
         match self.view.size(node) {
             Size::Known(bytes) => done(Ok(bytes)),
-            Size::OfText => done(Err(ReadError::Abandoned)),
+            Size::OfText => {
+                log::error!("the size of {} is not known after reading it", self.view.name(node));
+                done(Err(ReadError::Abandoned));
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::data::{Repeated, assert_shows, int32s, map, repeated};
+use crate::data::{Repeated, assert_shows, int32s, made_up, map, repeated};
 use crate::harness::{Io, Mount, Process, in_both_modes};
 
 in_both_modes!(
@@ -16,7 +16,27 @@ in_both_modes!(
     open_files_beyond_the_cache_are_served_all_the_same,
     a_cache_smaller_than_a_chunk_still_serves,
     what_is_in_the_cache_is_not_decoded_again,
+    what_is_found_in_the_cache_counts_as_a_hit,
 );
+
+fn what_is_found_in_the_cache_counts_as_a_hit(io: Io) {
+    let dataset = made_up();
+    let mount = Mount::new(&dataset.path, io);
+    let read_some = || {
+        let file = std::fs::File::open(data_file(&mount, 0)).unwrap();
+        // The kernel's own memory of the file must not answer.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut [0; 8], 0).unwrap();
+    };
+    read_some();
+    let (hits, misses) = (mount.stat("/cache/hits"), mount.stat("/cache/misses"));
+    assert!(misses > 0);
+    for _ in 0..5 {
+        read_some();
+    }
+    assert!(mount.stat("/cache/hits") >= hits + 5, "{}", mount.stats());
+    assert_eq!(mount.stat("/cache/misses"), misses);
+}
 
 fn data_file(mount: &Mount, tile: usize) -> PathBuf {
     mount.join(format!("tile_{tile:06}/data.i32"))

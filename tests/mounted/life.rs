@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use dcfs::write::synthetic::{Synthetic, SyntheticOptions};
 use rustix::mount::MountFlags;
 use rustix::process::Signal;
 
@@ -24,7 +25,62 @@ in_both_modes!(
     umount_refuses_while_a_file_is_open_and_says_who_has_it,
     a_dataset_is_mounted_twice_at_once,
     a_relative_dataset_and_a_link_are_followed_to_where_they_lead,
+    a_dataset_whose_name_is_no_text_is_mounted,
+    a_low_limit_on_open_files_is_refused_or_kept,
 );
+
+fn a_dataset_whose_name_is_no_text_is_mounted(io: Io) {
+    let dataset = made_up();
+    let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"caf\xe9.dc");
+    let renamed = dataset.path.with_file_name(name);
+    fs::rename(&dataset.path, &renamed).unwrap();
+    let mount = Mount::new(&renamed, io);
+    assert_shows(&mount.join("tile_000001"), &dataset.synthetic.tile(1));
+}
+
+fn a_low_limit_on_open_files_is_refused_or_kept(io: Io) {
+    /// Takes the mount away however the test ends.
+    struct Unmounted<'a>(&'a Path);
+    impl Drop for Unmounted<'_> {
+        fn drop(&mut self) {
+            dcfs().args(["umount", "--lazy"]).arg(self.0).output().ok();
+        }
+    }
+    let folder = Folder::new();
+    let dataset = folder.join("small-tiles.dc");
+    let options = SyntheticOptions {
+        n_cells: 2_000,
+        tile_size: 10,
+        n_genes: 200,
+        mean_nnz_per_cell: 30,
+        level: 1,
+        ..SyntheticOptions::default()
+    };
+    Synthetic::new(options).unwrap().write(&dataset).unwrap();
+    let point = Folder::new();
+    let mount_with = |limit: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh", limit]);
+        command.arg(env!("CARGO_BIN_EXE_dcfs"));
+        command
+            .args(["mount", "--io", io.name()])
+            .arg(&dataset)
+            .arg(point.path());
+        command.output().unwrap()
+    };
+    let refused = mount_with("64");
+    let reason = text(&refused.stderr);
+    assert!(
+        !refused.status.success() && reason.contains("64 files open"),
+        "{reason}"
+    );
+    assert!(mount_with("256").status.success());
+    let _unmounted = Unmounted(point.path());
+    for tile in 0..200 {
+        let counts = fs::read(point.join(format!("tile_{tile:06}/data.i32")));
+        assert!(counts.is_ok(), "tile {tile}: {counts:?}");
+    }
+}
 
 fn kill(mount: &Mount) {
     mount.daemon().signal(Signal::KILL);
