@@ -160,12 +160,12 @@ impl Dataset {
         }
     }
 
-    /// Decodes whole arrays of a tile with every thread of `pool`, after its checksum was found right.
+    /// Decodes whole arrays of a tile with every thread of `pool`, and makes sure that its checksum is right.
     ///
     /// `indices` and `data`, where wanted, have one entry a nonzero of the tile.
     ///
     /// # Errors
-    /// When the tile cannot be read or decoded.
+    /// When the tile cannot be read or decoded, or its checksum is wrong; the outputs then hold nothing of use.
     ///
     /// # Panics
     /// When an output has another length.
@@ -176,11 +176,6 @@ impl Dataset {
         data: Option<&mut [i32]>,
         pool: &ThreadPool,
     ) -> Result<(), DatasetError> {
-        if !tile.is_verified() {
-            pool.broadcast(|_| self.verify(tile))
-                .into_iter()
-                .collect::<Result<(), _>>()?;
-        }
         let mut jobs = Vec::new();
         for (array, out) in [(Array::Indices, indices), (Array::Data, data)] {
             let Some(mut rest) = out else { continue };
@@ -192,7 +187,13 @@ impl Dataset {
             }
         }
         let decode = |(array, chunk, out)| tile.decode_chunk(array, chunk, out);
-        pool.install(|| jobs.into_par_iter().with_max_len(1).try_for_each(decode))
+        let decoded = pool.install(|| jobs.into_par_iter().with_max_len(1).try_for_each(decode));
+        if !tile.is_verified() {
+            // What was decoded has been hashed on the way; a checksum that is wrong explains whatever else was found.
+            let verified = pool.broadcast(|_| self.verify(tile));
+            verified.into_iter().collect::<Result<(), _>>()?;
+        }
+        decoded
     }
 
     /// Values of obs column `column` (its place in the schema) for the cells of tile `tile`, of the type they are

@@ -89,7 +89,7 @@ impl Tile {
         let layout = Layout::parse(&header, &part(header.table())?).map_err(refused)?;
         let indptr = tile::parse_indptr(&layout, &part(header.indptr())?).map_err(refused)?;
         let version = object.version().map_err(io_failed)?;
-        let checksum = Checksum::new(HEADER_BYTES as u64..spec.bytes);
+        let checksum = Checksum::new(HEADER_BYTES as u64..spec.bytes, &layout);
         Ok(Self {
             object,
             layout,
@@ -172,29 +172,29 @@ impl Tile {
 
     fn decode_as_it_is(&self, array: Array, chunk: usize, out: &mut [i32]) -> Result<(), DatasetError> {
         let chunk = &self.layout.chunks[chunk];
-        WORKSPACE.with_borrow_mut(|workspace| match array {
-            Array::Indices => {
-                let gaps = workspace
-                    .streams
-                    .read(&*self.object, &[Some(&chunk.gaps), chunk.gap_exceptions.as_ref()]);
-                let (gaps, exceptions) = gaps.map_err(|source| self.io_failed(source))?;
-                let n_genes = self.layout.spec.n_genes;
-                workspace
-                    .decoder
-                    .indices(chunk, n_genes, &self.indptr, gaps, exceptions, out)
-                    .map_err(|source| self.refused(source))
-            }
-            Array::Data => {
-                let values = workspace
-                    .streams
-                    .read(&*self.object, &[Some(&chunk.values), chunk.value_exceptions.as_ref()]);
-                let (values, exceptions) = values.map_err(|source| self.io_failed(source))?;
-                workspace
-                    .decoder
-                    .values(chunk, values, exceptions, out)
-                    .map_err(|source| self.refused(source))
-            }
+        let ranges = match array {
+            Array::Indices => [Some(&chunk.gaps), chunk.gap_exceptions.as_ref()],
+            Array::Data => [Some(&chunk.values), chunk.value_exceptions.as_ref()],
             Array::Indptr => panic!("the indptr is not stored in chunks"),
+        };
+        WORKSPACE.with_borrow_mut(|Workspace { decoder, streams }| {
+            let (stream, exceptions) = streams
+                .read(&*self.object, &ranges)
+                .map_err(|source| self.io_failed(source))?;
+            if !self.is_verified() {
+                for (range, bytes) in ranges.into_iter().zip([Some(stream), exceptions]) {
+                    if let (Some(range), Some(bytes)) = (range, bytes) {
+                        self.checksum.see(range, bytes);
+                    }
+                }
+            }
+            let decoded = match array {
+                Array::Indices => {
+                    decoder.indices(chunk, self.layout.spec.n_genes, &self.indptr, stream, exceptions, out)
+                }
+                _ => decoder.values(chunk, stream, exceptions, out),
+            };
+            decoded.map_err(|source| self.refused(source))
         })
     }
 
@@ -250,78 +250,137 @@ impl Streams {
 
 /// A checksum that any number of threads compute together, piece by piece.
 ///
-/// A thread that finds no piece left waits for those that are still computing one, and for nothing else.
+/// A thread that finds no piece left waits for those that are still computing one, and for nothing else. Pieces end
+/// where streams do, so that whoever has a stream in hand to decode it can hash it without reading it again.
 struct Checksum {
-    range: Range<u64>,
-    trusted: AtomicBool,
+    pieces: Vec<Piece>,
+    /// Those before it are taken.
     next: AtomicUsize,
-    pieces: Mutex<Pieces>,
+    trusted: AtomicBool,
+    state: Mutex<State>,
     finished: Condvar,
 }
 
-#[derive(Default)]
-struct Pieces {
+struct Piece {
+    range: Range<u64>,
+    taken: AtomicBool,
+}
+
+impl Piece {
+    /// Whether the caller is the one to hash it.
+    fn take(&self) -> bool {
+        !self.taken.swap(true, Ordering::Relaxed)
+    }
+}
+
+struct State {
     hashers: Vec<Option<Hasher>>,
     missing: usize,
     failed: Option<io::Error>,
+    /// What the pieces come to, once somebody has put them together.
+    whole: Option<u32>,
 }
 
 impl Checksum {
-    fn new(range: Range<u64>) -> Self {
-        let pieces = (range.end - range.start).div_ceil(PIECE) as usize;
+    /// Of the bytes `range` of a tile.
+    fn new(range: Range<u64>, layout: &Layout) -> Self {
+        let streams = layout.chunks.iter().flat_map(|chunk| {
+            let exceptions = [&chunk.gap_exceptions, &chunk.value_exceptions];
+            let exceptions = exceptions.into_iter().flatten();
+            [&chunk.gaps, &chunk.values].into_iter().chain(exceptions)
+        });
+        let mut borders: Vec<u64> = streams.flat_map(|stream| [stream.start, stream.end]).collect();
+        borders.extend([range.start, range.end]);
+        borders.sort_unstable();
+        borders.dedup();
+        let pieces: Vec<Piece> = borders
+            .windows(2)
+            .flat_map(|border| {
+                let (start, end) = (border[0], border[1]);
+                (start..end).step_by(PIECE as usize).map(move |start| Piece {
+                    range: start..end.min(start + PIECE),
+                    taken: AtomicBool::new(false),
+                })
+            })
+            .collect();
         Self {
-            range,
-            trusted: AtomicBool::new(false),
             next: AtomicUsize::new(0),
-            pieces: Mutex::new(Pieces {
-                hashers: vec![None; pieces],
-                missing: pieces,
+            trusted: AtomicBool::new(false),
+            state: Mutex::new(State {
+                hashers: vec![None; pieces.len()],
+                missing: pieces.len(),
                 failed: None,
+                whole: None,
             }),
             finished: Condvar::new(),
+            pieces,
         }
     }
 
-    fn join(&self, object: &dyn Object) -> io::Result<u32> {
-        let mut buffer = vec![0; PIECE.min(self.range.end - self.range.start) as usize];
-        loop {
-            let piece = self.next.fetch_add(1, Ordering::Relaxed);
-            let start = self.range.start + piece as u64 * PIECE;
-            if start >= self.range.end {
+    /// Hashes the stream at `range`, whose bytes the caller has in hand, but for pieces that others have taken.
+    fn see(&self, range: &Range<u64>, bytes: &[u8]) {
+        let first = self.pieces.partition_point(|piece| piece.range.start < range.start);
+        for (index, piece) in self.pieces.iter().enumerate().skip(first) {
+            if piece.range.end > range.end {
                 break;
             }
-            let buffer = &mut buffer[..PIECE.min(self.range.end - start) as usize];
-            let result = object.read_at(buffer, start).map(|()| {
-                let mut hasher = Hasher::new();
-                hasher.update(buffer);
-                hasher
-            });
-            let mut pieces = lock(&self.pieces);
-            match result {
-                Ok(hasher) => pieces.hashers[piece] = Some(hasher),
-                Err(error) => pieces.failed = Some(error),
-            }
-            pieces.missing -= 1;
-            if pieces.missing == 0 {
-                self.finished.notify_all();
+            if piece.take() {
+                let at = |offset: u64| (offset - range.start) as usize;
+                let bytes = &bytes[at(piece.range.start)..at(piece.range.end)];
+                self.put(index, Ok(hashed(bytes)));
             }
         }
-        let mut pieces = lock(&self.pieces);
-        while pieces.missing > 0 {
-            pieces = self
+    }
+
+    /// Hashes what nobody has taken, waits for what others have, and gives the checksum.
+    fn join(&self, object: &dyn Object) -> io::Result<u32> {
+        let mut buffer = Vec::new();
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = self.pieces.get(index) else { break };
+            if piece.take() {
+                buffer.resize((piece.range.end - piece.range.start) as usize, 0);
+                let read = object.read_at(&mut buffer, piece.range.start);
+                self.put(index, read.map(|()| hashed(&buffer)));
+            }
+        }
+        let mut state = lock(&self.state);
+        while state.missing > 0 {
+            state = self
                 .finished
-                .wait(pieces)
+                .wait(state)
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
         }
-        if let Some(error) = &pieces.failed {
+        if let Some(error) = &state.failed {
             return Err(io::Error::new(error.kind(), error.to_string()));
         }
-        let mut whole = Hasher::new();
-        for piece in pieces.hashers.iter().flatten() {
-            whole.combine(piece);
+        if let Some(whole) = state.whole {
+            return Ok(whole);
         }
-        Ok(whole.finalize())
+        let mut hasher = Hasher::new();
+        for piece in std::mem::take(&mut state.hashers).iter().flatten() {
+            hasher.combine(piece);
+        }
+        Ok(*state.whole.insert(hasher.finalize()))
     }
+
+    fn put(&self, index: usize, piece: io::Result<Hasher>) {
+        let mut state = lock(&self.state);
+        match piece {
+            Ok(hasher) => state.hashers[index] = Some(hasher),
+            Err(error) => state.failed = Some(error),
+        }
+        state.missing -= 1;
+        if state.missing == 0 {
+            self.finished.notify_all();
+        }
+    }
+}
+
+fn hashed(bytes: &[u8]) -> Hasher {
+    let mut hasher = Hasher::new();
+    hasher.update(bytes);
+    hasher
 }
 
 #[cfg(test)]

@@ -22,8 +22,12 @@ fn edge_with(root: &Path, tile: &Path) -> TempDir {
     folder
 }
 
+fn open(root: &Path) -> Result<Dataset, DatasetError> {
+    Dataset::open(Arc::new(Directory::open(root, Links::Anywhere).unwrap()))
+}
+
 fn read(root: &Path) -> Result<(), DatasetError> {
-    let dataset = Dataset::open(Arc::new(Directory::open(root, Links::Anywhere).unwrap()))?;
+    let dataset = open(root)?;
     let tile = dataset.tile(1)?;
     dataset.verify(&tile)?;
     for chunk in &tile.layout().chunks {
@@ -121,4 +125,55 @@ fn every_malformed_tile_is_refused_with_a_message_that_names_file_and_place() {
             "{name}: {in_file:?}, expected {expected:?}"
         );
     }
+}
+
+/// Both arrays, or their part that is wanted, without asking for the checksum first.
+fn decode_at_once(root: &Path, wanted: [bool; 2]) -> Result<[Option<Vec<i32>>; 2], DatasetError> {
+    let dataset = open(root)?;
+    let tile = dataset.tile(1)?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let nonzeros = tile.layout().spec.nnz as usize;
+    let [mut indices, mut data] = wanted.map(|wanted| wanted.then(|| vec![0; nonzeros]));
+    dataset.decode(&tile, indices.as_deref_mut(), data.as_deref_mut(), &pool)?;
+    assert!(tile.is_verified(), "what is decoded is verified");
+    Ok([indices, data])
+}
+
+#[test]
+fn decoding_at_once_refuses_every_malformed_tile() {
+    let Some(root) = testdata::root() else { return };
+    let entries = fs::read_dir(root.join("bad/tiles")).unwrap();
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        let folder = edge_with(&root, &path);
+        assert!(decode_at_once(folder.path(), [true, true]).is_err(), "{path:?}");
+    }
+}
+
+#[test]
+fn decoding_at_once_finds_a_flipped_bit_wherever_it_is() {
+    let Some(root) = testdata::root() else { return };
+    let good = fs::read(root.join("edge.dc").join(tile_path(1))).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let damaged = scratch.path().join("damaged");
+    for (at, bit) in (HEADER_BYTES..good.len()).step_by(7).zip((0..8).cycle()) {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1 << bit;
+        fs::write(&damaged, bytes).unwrap();
+        let folder = edge_with(&root, &damaged);
+        for wanted in [[true, true], [true, false], [false, true]] {
+            assert!(
+                decode_at_once(folder.path(), wanted).is_err(),
+                "bit {bit} of byte {at}, wanted {wanted:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_good_tile_decodes_to_the_same_as_the_whole() {
+    let Some(root) = testdata::root() else { return };
+    let folder = edge_with(&root, &root.join("edge.dc").join(tile_path(1)));
+    let [indices, data] = decode_at_once(folder.path(), [true, true]).unwrap();
+    assert_eq!(decode_at_once(folder.path(), [true, false]).unwrap(), [indices, None]);
+    assert_eq!(decode_at_once(folder.path(), [false, true]).unwrap(), [None, data]);
 }
