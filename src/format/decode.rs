@@ -4,6 +4,7 @@ use zstd_safe::DCtx;
 
 use super::MAX_COUNT;
 use super::kernels;
+use super::planes::Planes;
 use super::tile::{Chunk, Place, Stream, TileError, TileFault, plausible};
 
 /// What a gap or count is stored as when its true value is an exception; also the largest plain one.
@@ -15,17 +16,17 @@ const NEVER_WRAPS: usize = 32768;
 
 /// Decodes chunks, one after another, with one zstd context and buffers that it keeps.
 ///
-/// Its memory is that of the largest chunk it has decoded: two bytes a nonzero.
+/// Its memory is that of the largest chunk it has decoded: two bytes a nonzero, in whole large pages.
 pub struct Decoder {
     context: DCtx<'static>,
-    planes: Vec<u8>,
+    planes: Planes,
 }
 
 impl Default for Decoder {
     fn default() -> Self {
         Self {
             context: DCtx::create(),
-            planes: Vec::new(),
+            planes: Planes::default(),
         }
     }
 }
@@ -123,8 +124,7 @@ impl Decoder {
                 source_of_truth: "two bytes a nonzero",
             });
         }
-        self.decompress(frame, 2 * n)?;
-        Ok(self.planes.split_at(n))
+        Ok(self.decompress(frame, 2 * n)?.split_at(n))
     }
 
     /// Decompresses an exception frame and validates positions and payloads (format, "Exceptions").
@@ -144,8 +144,7 @@ impl Decoder {
                 expected,
             });
         }
-        self.decompress(frame, size as usize)?;
-        let (positions, values) = self.planes.split_at(size as usize / 2);
+        let (positions, values) = self.decompress(frame, size as usize)?.split_at(size as usize / 2);
         let words = |bytes: &[u8]| {
             let words = bytes
                 .chunks_exact(4)
@@ -180,13 +179,12 @@ impl Decoder {
     }
 
     /// Decompresses `frame`, which states `size`, into the kept buffer.
-    fn decompress(&mut self, frame: &[u8], size: usize) -> Result<(), TileFault> {
+    fn decompress(&mut self, frame: &[u8], size: usize) -> Result<&[u8], TileFault> {
         plausible(frame.len() as u64, size as u64)?;
-        self.planes.clear();
-        self.planes.reserve_exact(size);
+        let content = self.planes.room(size)?;
         let written = self
             .context
-            .decompress(&mut self.planes, frame)
+            .decompress(content, frame)
             .map_err(|code| TileFault::Zstd(zstd_safe::get_error_name(code)))?;
         if written != size {
             let (found, expected) = (written as u64, size as u64);
@@ -198,7 +196,7 @@ impl Decoder {
                 source_of_truth,
             });
         }
-        Ok(())
+        Ok(content)
     }
 }
 

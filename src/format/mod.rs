@@ -13,6 +13,7 @@ pub mod npy;
 pub mod obs;
 #[cfg(test)]
 pub(crate) mod plain;
+mod planes;
 pub mod tile;
 
 /// Position of a tile in the dataset, from 0.

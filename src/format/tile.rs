@@ -129,6 +129,12 @@ pub enum TileFault {
     /// zstd refused a frame.
     #[error("not a valid zstd frame: {0}")]
     Zstd(&'static str),
+    /// The chunk is larger than the memory of the machine.
+    #[error("no memory for {bytes} bytes")]
+    NoMemory {
+        /// How many were needed at once.
+        bytes: u64,
+    },
     /// The stream is not exactly one frame.
     #[error("the stream has {stream} bytes but its zstd frame {frame}")]
     NotOneFrame { stream: u64, frame: u64 },
