@@ -77,11 +77,13 @@ impl Plan {
         let mut numbers = Numbers(input);
         let n_genes = numbers.u32().clamp(1, 1 << 31);
         let (other_gaps, other_values) = (numbers.u16(), numbers.u16());
+        // Most tiles are small, so that there are many of them in a second.
+        let smaller = numbers.u8() % 16;
         let mut room = MOST_NONZEROS;
         let n_cells = 1 + numbers.u8() % MOST_CELLS;
         let cells = (0..n_cells)
             .map(|_| {
-                let nonzeros = room.min(numbers.u16().into());
+                let nonzeros = room.min((numbers.u16() >> smaller).into());
                 room -= nonzeros;
                 nonzeros as u16
             })
@@ -106,6 +108,7 @@ impl Plan {
         for number in [self.other_gaps, self.other_values] {
             input.extend(number.to_le_bytes());
         }
+        input.push(0);
         input.push(self.cells.len() as u8 - 1);
         input.extend(self.cells.iter().flat_map(|cell| cell.to_le_bytes()));
         input.push(self.cuts.len() as u8);
