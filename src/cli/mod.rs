@@ -7,6 +7,7 @@ pub mod detach;
 mod info;
 pub mod logging;
 mod mount;
+mod obs;
 pub mod serve;
 pub mod umount;
 mod verify;
@@ -39,6 +40,7 @@ enum Command {
     Umount(umount::UmountArgs),
     Info(info::InfoArgs),
     Verify(verify::VerifyArgs),
+    Obs(obs::ObsArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -51,6 +53,7 @@ impl Cli {
             Command::Umount(args) => report(umount::run(&args), umount::UmountError::exit_code),
             Command::Info(args) => report(info::run(&args), |_| 1),
             Command::Verify(args) => verify::run(&args),
+            Command::Obs(args) => report(obs::run(&args), obs::ObsError::exit_code),
             Command::Demo(args) => report(demo::run(&args), |_| 1),
             Command::Completions(args) => report(completions::run(&args), |_| 1),
         }

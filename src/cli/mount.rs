@@ -21,6 +21,7 @@ use crate::dataset::{Dataset, DatasetError};
 use crate::engine::{Engine, Options};
 use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_session, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
+use crate::obs_cache::ObsCache;
 use crate::store::{Directory, Links};
 use crate::view::{View, ViewError};
 
@@ -88,6 +89,9 @@ pub(super) struct MountFlags {
     /// Seconds after which a request that the dataset's storage does not answer gets an I/O error
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     request_timeout: u32,
+    /// Keep copies of obs columns that are read in this folder, and use those that are there; see dcfs obs
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
 }
 
 /// Who answers reads.
@@ -132,6 +136,8 @@ pub(super) enum Refusal {
         SPARE_DESCRIPTORS + LEAST_BLOCKS
     )]
     Descriptors { allowed: u64 },
+    #[error("--cache-dir: {} is below the mountpoint", .0.display())]
+    CacheInMount(PathBuf),
     #[error("cannot start: {0}")]
     Start(std::io::Error),
     #[error("cannot speak with the kernel: {0}")]
@@ -250,7 +256,15 @@ pub(super) fn mount_dataset(
     let root = directory.root().to_owned();
     let mountpoint = prepare(mountpoint, Some(&root))?;
     let cache_blocks = most_blocks()?;
-    let dataset = Dataset::open(Arc::new(directory))?;
+    let mut dataset = Dataset::open(Arc::new(directory))?;
+    if let Some(folder) = &flags.cache_dir {
+        let folder = std::path::absolute(folder).map_err(Refusal::Start)?;
+        // The daemon would wait for itself.
+        if folder.starts_with(mountpoint.path()) {
+            return Err(Refusal::CacheInMount(folder));
+        }
+        dataset = dataset.with_obs_cache(ObsCache::at(folder));
+    }
     let location = dataset.store().location();
     let memory = Memory::of_this_process();
     let cache_bytes = flags

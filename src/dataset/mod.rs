@@ -1,6 +1,7 @@
 //! An opened dataset: a store whose manifest was read and validated, and the tiles in it.
 
 mod error;
+mod local;
 mod shard;
 mod tile;
 mod verify;
@@ -15,13 +16,17 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 
 pub use error::DatasetError;
+pub(crate) use shard::wrong_code;
 pub use shard::{ObsShard, ShardError, ShardFault, verify_shard};
 pub use tile::{Array, Tile};
 pub use verify::{Done, TableFault};
 
+use local::LocalColumns;
+
 use crate::format::TileId;
-use crate::format::manifest::{Manifest, ObsManifest, shard_path};
+use crate::format::manifest::{Manifest, ObsManifest, SCHEMA_PATH, shard_path};
 use crate::format::obs::ObsSchema;
+use crate::obs_cache::ObsCache;
 use crate::store::{Object, Store, Version, read_whole};
 
 /// The most bytes of `manifest.json`: a hundred million tiles.
@@ -55,6 +60,8 @@ pub struct Dataset {
     verified: Mutex<HashMap<TileId, (Version, u32)>>,
     /// Shards whose SHA-256 was found right, and in which state of the file.
     verified_shards: Mutex<HashMap<usize, Version>>,
+    /// Copies of columns on this machine, if they are to be used.
+    local: Option<LocalColumns>,
 }
 
 impl Dataset {
@@ -70,7 +77,7 @@ impl Dataset {
         })?;
         drop(text);
         let schema = if manifest.obs.is_some() {
-            let path = "obs/schema.json";
+            let path = SCHEMA_PATH;
             let text = read_whole(&*store, path, SCHEMA_LIMIT)?;
             let schema = ObsSchema::parse(&text).map_err(|source| DatasetError::ObsSchema {
                 name: name(&*store, path),
@@ -90,7 +97,15 @@ impl Dataset {
             shards,
             verified: Mutex::default(),
             verified_shards: Mutex::default(),
+            local: None,
         })
+    }
+
+    /// The same dataset, which reads obs columns from the node's cache from now on, and puts those there that are
+    /// missing. What goes wrong with the cache is logged; the column is then read from its shards.
+    pub fn with_obs_cache(self, cache: ObsCache) -> Self {
+        let local = self.manifest.obs.is_some().then(|| LocalColumns::new(cache));
+        Self { local, ..self }
     }
 
     /// The manifest.
@@ -197,7 +212,7 @@ impl Dataset {
     }
 
     /// Values of obs column `column` (its place in the schema) for the cells of tile `tile`, of the type they are
-    /// stored with. Reads that column of that tile and, the first time, the footer of its shard.
+    /// stored with: from the node's cache where it is used ([`Self::with_obs_cache`]), or as [`Self::stored_column`].
     ///
     /// # Errors
     /// When the shard cannot be read or is not what format, manifest and schema say.
@@ -205,6 +220,36 @@ impl Dataset {
     /// # Panics
     /// When there is no such tile or column.
     pub fn column(&self, tile: TileId, column: usize) -> Result<ArrayRef, DatasetError> {
+        match self.local.as_ref().and_then(|local| local.read(self, tile, column)) {
+            Some(values) => Ok(values),
+            None => self.stored_column(tile, column),
+        }
+    }
+
+    /// Opens obs shard `shard`: its footer, held against manifest and schema. Its SHA-256 is another matter.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not what format, manifest and schema say.
+    ///
+    /// # Panics
+    /// When there is no such shard.
+    pub fn shard(&self, shard: usize) -> Result<ObsShard, DatasetError> {
+        let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
+            panic!("a dataset without obs has no shards");
+        };
+        let object = self.store.open(&shard_path(shard))?;
+        Ok(ObsShard::open(object, &self.manifest, obs, shard, schema)?)
+    }
+
+    /// Values of obs column `column` for the cells of tile `tile`, as stored. Reads that column of that tile and, the
+    /// first time, the footer of its shard.
+    ///
+    /// # Errors
+    /// When the shard cannot be read or is not what format, manifest and schema say.
+    ///
+    /// # Panics
+    /// When there is no such tile or column.
+    pub fn stored_column(&self, tile: TileId, column: usize) -> Result<ArrayRef, DatasetError> {
         let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
             panic!("a dataset without obs has no columns");
         };

@@ -211,6 +211,24 @@ impl ObsShard {
         self.tiles.clone()
     }
 
+    /// Bytes of the chunks of column `column` (its place in the schema), which are what reading it takes beyond the footer.
+    ///
+    /// # Errors
+    /// When the footer says of a chunk that it lies outside the file.
+    ///
+    /// # Panics
+    /// When the schema has no such column.
+    pub fn column_bytes(&self, column: usize) -> Result<u64, ShardError> {
+        let row_groups = self.metadata.metadata().row_groups().iter().zip(self.tiles());
+        let bytes = row_groups.map(|(row_group, tile)| {
+            let range = self.chunk_range(row_group.column(column), &self.columns[column].name, tile)?;
+            Ok(range.end - range.start)
+        });
+        bytes
+            .sum::<Result<u64, ShardFault>>()
+            .map_err(|fault| fault.of(self.object.name()))
+    }
+
     /// Values of column `column` (its place in the schema) for the cells of tile `tile`, of the type they are stored
     /// with ([`ColumnKind::stored_type`]). Codes of a category column have been checked.
     ///
@@ -509,7 +527,7 @@ fn decode(
 
 /// The first cell whose code is no category and not -1, and what it is. A missing code is none: missing values of
 /// category columns are -1 (format, "Schema").
-fn wrong_code(codes: &ArrayRef, n_categories: i64) -> Option<(usize, String)> {
+pub(crate) fn wrong_code(codes: &ArrayRef, n_categories: i64) -> Option<(usize, String)> {
     fn first<T: ArrowPrimitiveType>(codes: &ArrayRef, n_categories: i64) -> Option<(usize, String)>
     where
         T::Native: Into<i64> + ArrowNativeType,

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Extent;
 use super::arrow::{self, BatchLayout, FileLayout, LayoutError, Tiling};
-use super::names::column_file_name;
 use crate::format::TileId;
 use crate::format::manifest::Manifest;
+use crate::format::names::column_file_name;
 use crate::format::obs::{ColumnKind, ObsColumn, ObsSchema};
 
 /// One obs column as files.

@@ -7,7 +7,6 @@
 
 pub mod arrow;
 mod columns;
-pub mod names;
 mod readme;
 
 use std::ops::Range;

@@ -25,4 +25,5 @@ mod languages;
 mod life;
 mod listing;
 mod obs;
+mod obs_cache;
 mod reading;
