@@ -9,19 +9,15 @@ pub mod logging;
 mod mount;
 mod obs;
 pub mod serve;
+mod source;
 pub mod umount;
 mod verify;
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
-
-use crate::dataset::{Dataset, DatasetError};
-use crate::store::{Directory, Links};
 
 /// Mounts single-cell datasets in the deltacells format as plain files
 ///
@@ -75,11 +71,6 @@ fn report<E: Display>(result: Result<(), E>, code: impl FnOnce(&E) -> u8) -> Exi
 fn complain(error: &dyn Display) {
     // With nobody to read it, there is nothing left to do.
     let _ = writeln!(io::stderr(), "dcfs: {error}");
-}
-
-/// Opens the dataset at `path`.
-fn open_dataset(path: &Path) -> Result<Dataset, DatasetError> {
-    Dataset::open(Arc::new(Directory::open(path, Links::Anywhere)?))
 }
 
 /// A number with a comma at every thousand.

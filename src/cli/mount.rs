@@ -15,14 +15,14 @@ use super::cache_size::{CacheSize, Memory};
 use super::detach::{Daemon, Side, detach, forget_umask};
 use super::logging::{self, Destination, LogError};
 use super::serve::{Hangup, NotReady, ServeError, StopSignals, announce_ready, await_answer, until_stopped};
+use super::source::{OpenError, Source, StoreFlags};
 use super::{complain, grouped};
 use crate::cache::tmpfs::{PrivateTmpfs, TmpfsError};
-use crate::dataset::{Dataset, DatasetError};
 use crate::engine::{Engine, Options};
 use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_session, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
 use crate::obs_cache::ObsCache;
-use crate::store::{Directory, Links};
+use crate::store::Links;
 use crate::view::{View, ViewError};
 
 /// How long a new mount may take to answer.
@@ -45,12 +45,14 @@ const TMPFS_SLACK: u64 = 64 << 20;
 /// in the mount.
 #[derive(Debug, Args)]
 pub struct MountArgs {
-    /// Folder of the dataset
+    /// Folder or URL of the dataset
     dataset: PathBuf,
     /// An empty folder
     mountpoint: PathBuf,
     #[command(flatten)]
     options: MountFlags,
+    #[command(flatten)]
+    store: StoreFlags,
     /// Stay in the foreground and log to standard error; tells systemd when it is ready
     #[arg(short, long)]
     foreground: bool,
@@ -116,7 +118,7 @@ fn parse_mode(text: &str) -> Result<u16, String> {
 #[derive(Debug, Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
-    Dataset(#[from] DatasetError),
+    Open(#[from] OpenError),
     #[error(transparent)]
     View(#[from] ViewError),
     #[error(transparent)]
@@ -235,12 +237,13 @@ fn start(args: &MountArgs, log: Destination, hangup: Hangup) -> Result<Running, 
         None => log,
     };
     logging::init(log, LevelFilter::Info)?;
-    mount_dataset(&args.dataset, &args.mountpoint, &args.options, hangup)
+    mount_dataset(&args.dataset, &args.store, &args.mountpoint, &args.options, hangup)
 }
 
 /// Mounts `dataset` and waits until the mount answers. On failure there is no mount.
 pub(super) fn mount_dataset(
     dataset: &Path,
+    store: &StoreFlags,
     mountpoint: &Path,
     flags: &MountFlags,
     hangup: Hangup,
@@ -252,13 +255,21 @@ pub(super) fn mount_dataset(
     } else {
         Links::Anywhere
     };
-    let directory = Directory::open(dataset, links).map_err(DatasetError::from)?;
-    let root = directory.root().to_owned();
-    let mountpoint = prepare(mountpoint, Some(&root))?;
+    let patience = Duration::from_secs(flags.request_timeout.into());
+    let source = Source::find(dataset, store, links, patience)?;
+    let mountpoint = prepare(mountpoint, source.folder())?;
     let cache_blocks = most_blocks()?;
-    let mut dataset = Dataset::open(Arc::new(directory))?;
-    if let Some(folder) = &flags.cache_dir {
-        let folder = std::path::absolute(folder).map_err(Refusal::Start)?;
+    let root = source.folder().map(Path::to_owned);
+    let is_remote = root.is_none();
+    let mut dataset = source.open()?;
+    // What is fetched is worth keeping.
+    let cache = match &flags.cache_dir {
+        Some(folder) => Some(ObsCache::at(folder.clone())),
+        None if is_remote => ObsCache::of_environment(|name| std::env::var_os(name)),
+        None => None,
+    };
+    if let Some(cache) = cache {
+        let folder = std::path::absolute(cache.root()).map_err(Refusal::Start)?;
         // The daemon would wait for itself.
         if folder.starts_with(mountpoint.path()) {
             return Err(Refusal::CacheInMount(folder));
@@ -272,6 +283,8 @@ pub(super) fn mount_dataset(
         .map_or_else(|| memory.default_cache_size(), |size| size.bytes(&memory));
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = flags.threads.map_or(processors, usize::from);
+    // A thread that waits for a store decodes nothing meanwhile.
+    let workers = threads + if is_remote { store.parallel().get() } else { 0 };
     let tmpfs = match flags.io {
         IoMode::Fuse => None,
         IoMode::Auto => PrivateTmpfs::new(cache_bytes + TMPFS_SLACK)
@@ -284,7 +297,7 @@ pub(super) fn mount_dataset(
     let options = Options {
         cache_bytes,
         cache_blocks,
-        threads,
+        threads: workers,
         tmpfs,
     };
     let engine = Engine::new(View::new(Arc::new(dataset))?, options).map_err(Refusal::Start)?;
@@ -294,13 +307,13 @@ pub(super) fn mount_dataset(
             gid: flags.gid,
             mode: flags.mode,
         },
-        request_timeout: Duration::from_secs(flags.request_timeout.into()),
+        request_timeout: patience,
     };
     let passthrough = Passthrough::default();
     let fs = DatasetFs::new(engine, serve, passthrough.clone()).map_err(Refusal::Start)?;
 
     let options = MountOptions {
-        source_name: root.into(),
+        source_name: root.map_or_else(|| location.clone().into(), PathBuf::into_os_string),
         allow_other: flags.allow_other,
         max_read: None,
     };

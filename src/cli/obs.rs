@@ -13,7 +13,8 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use thiserror::Error;
 
-use super::{grouped, open_dataset};
+use super::grouped;
+use super::source::{OpenError, StoreFlags, open_dataset};
 use crate::dataset::{Dataset, DatasetError};
 use crate::format::obs::{ColumnKind, ObsColumn};
 use crate::obs_cache::{CacheError, ObsCache, Work};
@@ -37,8 +38,10 @@ enum ObsCommand {
 /// Say which columns there are, what they take, and which are on this machine
 #[derive(Debug, Args)]
 struct InfoArgs {
-    /// Folder of the dataset
+    /// Folder or URL of the dataset
     dataset: PathBuf,
+    #[command(flatten)]
+    store: StoreFlags,
     /// Folder of the cache
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -52,8 +55,10 @@ struct InfoArgs {
 /// Exit status: 0 when all of them are there; 1 when they are not; 130 when it was interrupted.
 #[derive(Debug, Args)]
 struct LocalizeArgs {
-    /// Folder of the dataset
+    /// Folder or URL of the dataset
     dataset: PathBuf,
+    #[command(flatten)]
+    store: StoreFlags,
     /// Names of columns, with commas between them
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present_any = ["column", "all"])]
     columns: Vec<String>,
@@ -73,6 +78,8 @@ struct LocalizeArgs {
 
 #[derive(Debug, Error)]
 pub(super) enum ObsError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
     #[error(transparent)]
     Dataset(#[from] DatasetError),
     #[error(transparent)]
@@ -135,7 +142,7 @@ struct Known<'a> {
 }
 
 fn info(args: &InfoArgs) -> Result<(), ObsError> {
-    let dataset = open_dataset(&args.dataset)?;
+    let dataset = open_dataset(&args.dataset, &args.store)?;
     let cache = cache(args.cache_dir.as_ref())?;
     let columns = columns(&dataset)?;
     let mut bytes = vec![0; columns.len()];
@@ -242,7 +249,7 @@ fn wanted(args: &LocalizeArgs, dataset: &Dataset) -> Result<Vec<usize>, ObsError
 }
 
 fn localize(args: &LocalizeArgs) -> Result<(), ObsError> {
-    let dataset = open_dataset(&args.dataset)?;
+    let dataset = open_dataset(&args.dataset, &args.store)?;
     let cache = cache(args.cache_dir.as_ref())?;
     let wanted = wanted(args, &dataset)?;
     let stop = Arc::new(AtomicBool::new(false));

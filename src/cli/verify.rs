@@ -8,7 +8,8 @@ use clap::Args;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::ThreadPoolBuilder;
 
-use super::{complain, grouped, open_dataset};
+use super::source::{StoreFlags, open_dataset};
+use super::{complain, grouped};
 
 /// Check a dataset completely
 ///
@@ -18,15 +19,17 @@ use super::{complain, grouped, open_dataset};
 /// Exit status: 0 without faults; 1 with faults, or when it is no dataset at all.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Folder of the dataset
+    /// Folder or URL of the dataset
     dataset: PathBuf,
+    #[command(flatten)]
+    store: StoreFlags,
     /// Threads that read and decode [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
 pub(super) fn run(args: &VerifyArgs) -> ExitCode {
-    let dataset = match open_dataset(&args.dataset) {
+    let dataset = match open_dataset(&args.dataset, &args.store) {
         Ok(dataset) => dataset,
         Err(error) => {
             complain(&error);

@@ -42,6 +42,15 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
+    /// Whether an object is not the one that it was.
+    pub fn is_stale(&self) -> bool {
+        match self {
+            Self::Changed { .. } => true,
+            Self::Store(error) => error.source.kind() == std::io::ErrorKind::StaleNetworkFileHandle,
+            _ => false,
+        }
+    }
+
     /// A short name for counters.
     pub fn kind(&self) -> &'static str {
         match self {

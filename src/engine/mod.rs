@@ -37,6 +37,16 @@ pub enum ReadError {
     Abandoned,
 }
 
+impl ReadError {
+    /// Whether the dataset is not the one that was mounted.
+    pub fn is_stale(&self) -> bool {
+        match self {
+            Self::Dataset(error) => error.is_stale(),
+            Self::Abandoned => false,
+        }
+    }
+}
+
 impl From<DatasetError> for ReadError {
     fn from(error: DatasetError) -> Self {
         Self::Dataset(Arc::new(error))

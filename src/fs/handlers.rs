@@ -17,6 +17,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::attributes::{BELIEVED, NodeAttributes, Ownership};
 use super::deadline::Deadlines;
+use super::errno;
 use super::open_files::{Next, OpenFiles, Opening, daemon_flags};
 use super::passthrough::Passthrough;
 use crate::cache::Pin;
@@ -150,7 +151,7 @@ impl Shared {
                     .asking
                     .spawn(move || done(Ok(asker.attributes.of(asker.engine.view(), node, size))));
             }
-            Err(_) => done(Err(Errno::EIO)),
+            Err(error) => done(Err(errno(&error))),
         });
     }
 
@@ -324,8 +325,12 @@ impl Filesystem for DatasetFs {
             let shared = self.shared.clone();
             // The size of a text column was asked for before the file could be opened, so this answers at once.
             engine.size(handle.node, move |length| {
-                let Ok(length) = length else {
-                    return guarded.take().into_iter().for_each(|reply| reply.error(Errno::EIO));
+                let length = match length {
+                    Ok(length) => length,
+                    Err(error) => {
+                        let code = errno(&error);
+                        return guarded.take().into_iter().for_each(|reply| reply.error(code));
+                    }
                 };
                 let range = offset.min(length)..offset.saturating_add(size.into()).min(length);
                 let counted = shared.clone();
@@ -336,7 +341,7 @@ impl Filesystem for DatasetFs {
                             counted.engine.stats().count_read(bytes.len() as u64);
                             reply.data(bytes);
                         }
-                        Err(_) => reply.error(Errno::EIO),
+                        Err(error) => reply.error(errno(&error)),
                     }
                 });
             });

@@ -7,6 +7,16 @@ pub mod mount;
 mod open_files;
 mod passthrough;
 
+use crate::engine::ReadError;
+
 pub use attributes::Ownership;
 pub use handlers::{DatasetFs, Serve};
 pub use passthrough::{Passthrough, takes_backing_files};
+
+/// What a reader is told of an error; the log has the rest.
+fn errno(error: &ReadError) -> fuser::Errno {
+    match error.is_stale() {
+        true => fuser::Errno::ESTALE,
+        false => fuser::Errno::EIO,
+    }
+}

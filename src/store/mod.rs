@@ -1,10 +1,15 @@
 //! Where a dataset's bytes are.
 //!
 //! A [`Store`] opens [`Object`]s by their path below the dataset's root (`tiles/tile_000000.dct`). It knows nothing
-//! of what is in them. Today there is one kind of store, a [`Directory`].
+//! of what is in them. There are two kinds of stores, a [`Directory`] of this machine and a [`Bucket`] of an object store;
+//! which of them a text names is a [`Location`].
 
 mod access;
+mod aws_profile;
+mod bucket;
+mod connect;
 mod directory;
+mod location;
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +18,11 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 pub use access::Access;
+pub use aws_profile::ProfileError;
+pub use bucket::{Bucket, Limits};
+pub use connect::{ConnectError, Connection, connect};
 pub use directory::{Directory, Links};
+pub use location::{Location, LocationError};
 
 /// Something in the store could not be opened or read.
 #[derive(Debug, Error)]
@@ -27,15 +36,25 @@ pub struct StoreError {
 
 /// What tells one state of an object from another: equal versions mean equal bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Version {
-    /// Which file this is on its device.
-    pub device: u64,
-    /// Which file this is on its device.
-    pub inode: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Last modification, in nanoseconds since the epoch.
-    pub modified: i128,
+pub enum Version {
+    /// Of a file of this machine.
+    File {
+        /// Where the file is.
+        device: u64,
+        /// Which file this is on its device.
+        inode: u64,
+        /// Size in bytes.
+        size: u64,
+        /// Last modification, in nanoseconds since the epoch.
+        modified: i128,
+    },
+    /// Of an object of a server.
+    Object {
+        /// Size in bytes.
+        size: u64,
+        /// A hash of what the server calls this state.
+        tag: [u8; 16],
+    },
 }
 
 /// What `stat` shows of an object.
@@ -90,6 +109,31 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// When it is not there or may not be looked at.
     fn attributes(&self, path: &str) -> Result<Attributes, StoreError>;
+
+    /// Opens an object that will be read from one end to the other, and more than once: a store that fetches may do so
+    /// with one request.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    fn open_whole(&self, path: &str) -> Result<Arc<dyn Object>, StoreError> {
+        self.open(path)
+    }
+
+    /// The same as [`Self::attributes`] as far as it is known without asking a server, so that `stat` never waits for one.
+    ///
+    /// # Errors
+    /// As [`Self::attributes`].
+    fn shown(&self, path: &str) -> Result<Attributes, StoreError> {
+        self.attributes(path)
+    }
+
+    /// Keeps nothing that was fetched of an object, because it turned out to be wrong.
+    fn forget(&self, _path: &str) {}
+
+    /// Whether every read is a request to a server.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// Reads a small object whole.

@@ -12,6 +12,8 @@ mod harness;
 mod ordinary_user;
 #[path = "../common/python.rs"]
 mod python;
+#[path = "../common/server.rs"]
+mod server;
 #[path = "../common/skip.rs"]
 mod skip;
 
@@ -27,3 +29,4 @@ mod listing;
 mod obs;
 mod obs_cache;
 mod reading;
+mod remote;

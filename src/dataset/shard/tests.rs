@@ -37,7 +37,7 @@ impl Object for InMemory {
     }
 
     fn version(&self) -> io::Result<Version> {
-        Ok(Version {
+        Ok(Version::File {
             device: 0,
             inode: 0,
             size: self.size(),
