@@ -138,7 +138,7 @@ pub(super) enum Refusal {
         SPARE_DESCRIPTORS + LEAST_BLOCKS
     )]
     Descriptors { allowed: u64 },
-    #[error("--cache-dir: {} is below the mountpoint", .0.display())]
+    #[error("the cache {} is below the mountpoint", .0.display())]
     CacheInMount(PathBuf),
     #[error("cannot start: {0}")]
     Start(std::io::Error),
@@ -256,6 +256,16 @@ pub(super) fn mount_dataset(
         Links::Anywhere
     };
     let patience = Duration::from_secs(flags.request_timeout.into());
+    for folder in [flags.cache_dir.as_deref(), store.disk_cache_folder()]
+        .into_iter()
+        .flatten()
+    {
+        let absolute = |path| std::path::absolute(path).map_err(Refusal::Start);
+        // The daemon would wait for itself.
+        if absolute(folder)?.starts_with(absolute(mountpoint)?) {
+            return Err(Refusal::CacheInMount(folder.to_owned()));
+        }
+    }
     let source = Source::find(dataset, store, links, patience)?;
     let mountpoint = prepare(mountpoint, source.folder())?;
     let cache_blocks = most_blocks()?;
@@ -270,10 +280,6 @@ pub(super) fn mount_dataset(
     };
     if let Some(cache) = cache {
         let folder = std::path::absolute(cache.root()).map_err(Refusal::Start)?;
-        // The daemon would wait for itself.
-        if folder.starts_with(mountpoint.path()) {
-            return Err(Refusal::CacheInMount(folder));
-        }
         dataset = dataset.with_obs_cache(ObsCache::at(folder));
     }
     let location = dataset.store().location();

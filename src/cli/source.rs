@@ -1,16 +1,20 @@
 //! Where the dataset of a command is, and how it is reached.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::fs::statvfs;
 use thiserror::Error;
 
 use super::cache_size::{CacheSize, Memory};
 use crate::dataset::{Dataset, DatasetError};
-use crate::store::{ConnectError, Connection, Directory, Limits, Links, Location, LocationError, Store, connect};
+use crate::store::{
+    ConnectError, Connection, Directory, DiskCache, DiskCacheError, Limits, Links, Location, LocationError, Store,
+    connect,
+};
 
 /// Requests to a store at once, unless the user says otherwise.
 const PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
@@ -41,6 +45,12 @@ pub(super) struct StoreFlags {
     /// Memory for tiles as they were fetched: 512M, 2G, 5% [default: 512M]
     #[arg(long, value_name = "SIZE")]
     fetch_memory: Option<CacheSize>,
+    /// Keep tiles as they were fetched in this folder, for all mounts of this user on this machine
+    #[arg(long, value_name = "DIR")]
+    disk_cache: Option<PathBuf>,
+    /// Size of the disk cache: 200G, 5% [default: 10% of the disk]; a twentieth of the disk always stays free
+    #[arg(long, value_name = "SIZE", requires = "disk_cache")]
+    disk_cache_size: Option<CacheSize>,
 }
 
 impl StoreFlags {
@@ -61,6 +71,33 @@ impl StoreFlags {
         }
     }
 
+    /// The folder of the disk cache, if there is to be one.
+    pub(super) fn disk_cache_folder(&self) -> Option<&Path> {
+        self.disk_cache.as_deref()
+    }
+
+    fn disk_cache(&self) -> Result<Option<DiskCache>, OpenError> {
+        let Some(folder) = &self.disk_cache else {
+            return Ok(None);
+        };
+        let failed = |source| DiskCacheError::Io {
+            path: folder.clone(),
+            source,
+        };
+        // The folder itself may not be there yet.
+        let absolute = std::path::absolute(folder).map_err(failed)?;
+        let there = absolute.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
+        let disk = statvfs(there).map_err(|errno| failed(errno.into()))?;
+        let capacity = disk.f_blocks * disk.f_frsize;
+        let part = |percent: f64| (capacity as f64 * percent / 100.0) as u64;
+        let limit = match self.disk_cache_size {
+            None => part(10.0),
+            Some(CacheSize::Percent(percent)) => part(percent),
+            Some(CacheSize::Bytes(bytes)) => bytes,
+        };
+        Ok(Some(DiskCache::open(folder, limit)?))
+    }
+
     fn connection(&self) -> Connection {
         Connection {
             anonymous: self.anonymous,
@@ -78,6 +115,8 @@ pub(super) enum OpenError {
     Location(#[from] LocationError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    #[error(transparent)]
+    DiskCache(#[from] DiskCacheError),
     #[error("{source}{hint}")]
     Dataset { source: DatasetError, hint: &'static str },
 }
@@ -104,9 +143,12 @@ impl Source {
     ) -> Result<Self, OpenError> {
         Ok(match Location::parse(dataset.as_os_str())? {
             Location::Folder(path) => Self::Folder(Directory::open(&path, links).map_err(DatasetError::from)?),
-            Location::Remote(url) => {
-                Self::Remote(Arc::new(connect(&url, &flags.connection(), flags.limits(patience))?))
-            }
+            Location::Remote(url) => Self::Remote(Arc::new(connect(
+                &url,
+                &flags.connection(),
+                flags.limits(patience),
+                flags.disk_cache()?,
+            )?)),
         })
     }
 

@@ -7,7 +7,6 @@
 //! Others write there too, so nothing in it is believed before it was held against the manifest and the schema.
 
 mod column;
-mod trust;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -28,14 +27,13 @@ use arrow::ipc::writer::FileWriter;
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 
-pub use column::{CachedColumn, Disagreement};
-pub use trust::Distrust;
-
 use crate::dataset::{Dataset, DatasetError};
 use crate::format::TileId;
 use crate::format::manifest::{ObsManifest, SCHEMA_PATH};
 use crate::format::names::{MAX_NAME_BYTES, whole_column_file_name};
 use crate::format::obs::ObsColumn;
+use crate::store::{Distrust, trust};
+pub use column::{CachedColumn, Disagreement};
 
 /// Columns written in one walk over the tiles: each has a file open.
 const COLUMNS_AT_ONCE: usize = 64;

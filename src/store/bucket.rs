@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
+use super::disk_cache::{DiskCache, Entry, State};
 use super::{Access, Attributes, Object, Store, StoreError, Version};
 
 /// How a store is used.
@@ -45,6 +46,7 @@ struct Shared {
     prefix: Path,
     location: String,
     limits: Limits,
+    disk: Option<DiskCache>,
     requests: Semaphore,
     kept: Mutex<Kept>,
     /// What was found of objects that were asked for.
@@ -99,12 +101,28 @@ impl Found {
     }
 }
 
+impl Found {
+    fn state(&self) -> Option<State<'_>> {
+        match &self.version {
+            Version::Object { size, tag } => Some(State { size: *size, tag }),
+            Version::File { .. } => None,
+        }
+    }
+}
+
 impl Bucket {
-    /// The objects below `prefix` of a store. `location` is what a person calls the place.
+    /// The objects below `prefix` of a store. `location` is what a person calls the place. What is fetched whole is kept in
+    /// `disk`, if there is one.
     ///
     /// # Errors
     /// When no threads can be started.
-    pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, location: String, limits: Limits) -> io::Result<Self> {
+    pub fn new(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        location: String,
+        limits: Limits,
+        disk: Option<DiskCache>,
+    ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("dcfs fetch")
@@ -115,6 +133,7 @@ impl Bucket {
             prefix,
             location,
             limits,
+            disk,
             requests: Semaphore::new(limits.parallel.get()),
             kept: Mutex::new(Kept {
                 objects: LruCache::unbounded(),
@@ -214,15 +233,10 @@ impl Shared {
             Fetch::Here(bytes, found) => return Ok((bytes.clone(), found.clone())),
             Fetch::Failed(kind, reason) => return Err(io::Error::new(*kind, reason.clone())),
         }
-        let options = GetOptions {
-            if_match: lock(&self.known).get(path).and_then(|first| first.e_tag.clone()),
-            ..GetOptions::default()
+        let fetched = match &self.disk {
+            Some(disk) => self.fetch_once(path, &disk.entry(&self.name(path))),
+            None => self.fetch(path),
         };
-        let fetched = self.request(path, options).and_then(|(bytes, meta)| {
-            let found = Found::of(&meta);
-            self.hold_to(path, &found)?;
-            Ok((bytes, found))
-        });
         *fetch = match &fetched {
             Ok((bytes, found)) => Fetch::Here(bytes.clone(), found.clone()),
             Err(error) => Fetch::Failed(error.kind(), error.to_string()),
@@ -238,6 +252,48 @@ impl Shared {
             }
         }
         fetched
+    }
+
+    fn fetch(&self, path: &str) -> io::Result<(Bytes, Found)> {
+        let options = GetOptions {
+            if_match: lock(&self.known).get(path).and_then(|first| first.e_tag.clone()),
+            ..GetOptions::default()
+        };
+        let (bytes, meta) = self.request(path, options)?;
+        let found = Found::of(&meta);
+        self.hold_to(path, &found)?;
+        Ok((bytes, found))
+    }
+
+    /// An object from the disk, or fetched and put there, by one process at a time.
+    fn fetch_once(&self, path: &str, entry: &Entry) -> io::Result<(Bytes, Found)> {
+        if let Some(there) = self.from_disk(path, entry)? {
+            return Ok(there);
+        }
+        // Longer than half of its time nobody waits for somebody else's request.
+        let _fetching = entry.lock(self.limits.patience / 2);
+        if let Some(there) = self.from_disk(path, entry)? {
+            return Ok(there);
+        }
+        let (bytes, found) = self.fetch(path)?;
+        if let Some(state) = found.state() {
+            entry.write(state, &bytes);
+        }
+        Ok((bytes, found))
+    }
+
+    /// An object that is on the disk in the state in which the store has it. Where no state of it is, the store is not asked.
+    fn from_disk(&self, path: &str, entry: &Entry) -> io::Result<Option<(Bytes, Found)>> {
+        if !entry.has_any() {
+            return Ok(None);
+        }
+        let known = lock(&self.known).get(path).cloned();
+        let found = match known {
+            Some(found) => found,
+            None => self.look(path)?,
+        };
+        let bytes = found.state().and_then(|state| entry.read(state));
+        Ok(bytes.map(|bytes| (bytes, found)))
     }
 
     /// Counts an object that was fetched, and forgets those used longest ago.
@@ -343,6 +399,9 @@ impl Store for Bucket {
     }
 
     fn forget(&self, path: &str) {
+        if let Some(disk) = &self.0.disk {
+            disk.entry(&self.0.name(path)).forget();
+        }
         let mut kept = lock(&self.0.kept);
         let slot = kept.objects.pop(path);
         // Whoever is fetching it has it counted only if it is still there then.

@@ -15,6 +15,7 @@ use url::Url;
 
 use super::aws_profile::{self, Profile};
 use super::bucket::{Bucket, Limits};
+use super::disk_cache::DiskCache;
 
 /// What to know of a store beyond its URL.
 #[derive(Debug, Clone, Default)]
@@ -50,11 +51,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that sends nothing for so long is asked again.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// Prepares requests to the store that `url` names. No request is sent yet.
+/// Prepares requests to the store that `url` names. No request is sent yet. Objects that are fetched whole are kept in
+/// `disk`, if there is one.
 ///
 /// # Errors
 /// When URL, options and environment do not make a store.
-pub fn connect(url: &Url, connection: &Connection, limits: Limits) -> Result<Bucket, ConnectError> {
+pub fn connect(
+    url: &Url,
+    connection: &Connection,
+    limits: Limits,
+    disk: Option<DiskCache>,
+) -> Result<Bucket, ConnectError> {
     use_ring();
     let failed = |error: &dyn std::fmt::Display| ConnectError::Store {
         url: url.to_string(),
@@ -105,7 +112,7 @@ pub fn connect(url: &Url, connection: &Connection, limits: Limits) -> Result<Buc
     };
     let store = store.map_err(|error| failed(&error))?;
     let location = url.as_str().trim_end_matches('/').to_owned();
-    Ok(Bucket::new(store, prefix, location, limits)?)
+    Ok(Bucket::new(store, prefix, location, limits, disk)?)
 }
 
 type Built = Result<Arc<dyn ObjectStore>, object_store::Error>;

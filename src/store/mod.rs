@@ -9,7 +9,9 @@ mod aws_profile;
 mod bucket;
 mod connect;
 mod directory;
+mod disk_cache;
 mod location;
+pub(crate) mod trust;
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +24,9 @@ pub use aws_profile::ProfileError;
 pub use bucket::{Bucket, Limits};
 pub use connect::{ConnectError, Connection, connect};
 pub use directory::{Directory, Links};
+pub use disk_cache::{DiskCache, DiskCacheError};
 pub use location::{Location, LocationError};
+pub use trust::Distrust;
 
 /// Something in the store could not be opened or read.
 #[derive(Debug, Error)]

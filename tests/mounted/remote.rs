@@ -17,6 +17,7 @@ in_both_modes!(
     a_store_that_falls_silent_leaves_everything_else,
     a_tile_that_was_replaced_is_stale,
     obs_is_fetched_once_on_a_machine,
+    a_second_mount_fetches_nothing_that_is_on_the_disk,
 );
 
 /// The made-up dataset behind a server, and a cache of obs columns of its own.
@@ -232,6 +233,107 @@ fn obs_is_fetched_once_on_a_machine(io: Io) {
             "parts alone: {parts:?}"
         );
     }
+}
+
+fn a_second_mount_fetches_nothing_that_is_on_the_disk(io: Io) {
+    let remote = Remote::new();
+    let local = remote.local(io);
+    let disk = Folder::new();
+    let options = ["--disk-cache", disk.path().to_str().unwrap(), "--disk-cache-size", "1G"];
+    let fetched = || {
+        let asked = remote.server.take_asked();
+        asked
+            .iter()
+            .filter(|asked| asked.method == "GET" && asked.path.ends_with(".dct"))
+            .count()
+    };
+    for expected in [remote.dataset.tiles, 0] {
+        let mount = remote.mount(io, &options);
+        assert_same_files(mount.path(), local.path());
+        assert_eq!(fetched(), expected);
+    }
+    // What is damaged there is fetched again.
+    let objects = files_below(disk.path())
+        .into_iter()
+        .filter(|file| !file.ends_with(".lock"));
+    let damaged = objects.inspect(|file| {
+        let mut bytes = fs::read(file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(file, bytes).unwrap();
+    });
+    assert_eq!(damaged.count(), remote.dataset.tiles);
+    let mount = remote.mount(io, &options);
+    assert_same_files(mount.path(), local.path());
+    assert_eq!(fetched(), remote.dataset.tiles);
+    assert!(mount.complaints().iter().all(|line| line.contains("fetched again")));
+}
+
+#[test]
+fn six_who_read_a_dataset_at_once_fetch_it_once() {
+    let remote = Remote::new();
+    let disk = Folder::new();
+    let readers: Vec<_> = (0..6)
+        .map(|_| {
+            let mut verify = dcfs();
+            verify
+                .arg("verify")
+                .arg(remote.url())
+                .arg("--disk-cache")
+                .arg(disk.path());
+            verify.spawn().unwrap()
+        })
+        .collect();
+    for mut reader in readers {
+        assert!(reader.wait().unwrap().success());
+    }
+    let asked = remote.server.take_asked();
+    let gets: Vec<&Asked> = asked
+        .iter()
+        .filter(|asked| asked.method == "GET" && asked.path.ends_with(".dct"))
+        .collect();
+    assert_eq!(gets.len(), remote.dataset.tiles, "{gets:?}");
+}
+
+/// Bytes of a shard's footer and of what stands behind it.
+fn footer_bytes(shard: &Path) -> u64 {
+    let bytes = fs::read(shard).unwrap();
+    let length = bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap();
+    u64::from(u32::from_le_bytes(length)) + 8
+}
+
+#[test]
+fn ten_who_localize_columns_fetch_no_more_than_these_once() {
+    let remote = Remote::new();
+    let wanted = ["cell_type", "total_counts", "age"];
+    let mut localize = dcfs();
+    localize.args(["obs", "localize", "--columns", &wanted.join(","), "--cache-dir"]);
+    localize.arg(remote.cache.path()).arg(remote.url());
+    let running: Vec<_> = (0..10).map(|_| localize.spawn().unwrap()).collect();
+    for mut process in running {
+        assert!(process.wait().unwrap().success());
+    }
+    let asked = remote.server.take_asked();
+    let shards = asked.iter().filter(|asked| asked.path.ends_with(".parquet"));
+    let fetched: u64 = shards
+        .filter_map(|asked| asked.range)
+        .map(|(start, end)| end - start)
+        .sum();
+    let info = run(dcfs()
+        .args(["obs", "info", "--json", "--cache-dir"])
+        .arg(remote.cache.path())
+        .arg(remote.url()));
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let columns = info["columns"].as_array().unwrap().iter();
+    let columns = columns.filter(|column| wanted.contains(&column["name"].as_str().unwrap()));
+    assert!(
+        columns.clone().all(|column| column["local"].as_bool().unwrap()),
+        "{info}"
+    );
+    let columns: u64 = columns.map(|column| column["bytes"].as_u64().unwrap()).sum();
+    let shards = [0, 1].map(|shard| remote.dataset.path.join(format!("obs/obs_{shard:04}.parquet")));
+    let footers: u64 = shards.iter().map(|shard| footer_bytes(shard)).sum();
+    assert_eq!(fetched, columns + footers);
 }
 
 fn try_info(url: &str, options: &[&str]) -> Output {

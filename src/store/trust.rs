@@ -1,4 +1,4 @@
-//! Whom a cached column can be from.
+//! Whom something in a cache can be from.
 //!
 //! A daemon that serves everybody must not serve what somebody else wrote in the name of the dataset. So every folder from
 //! the cache's root on, and the file, must belong to this user or to root, and be closed to the writing of others.
@@ -31,15 +31,15 @@ pub enum Distrust {
     Unknown { path: PathBuf, source: io::Error },
 }
 
-/// Checks the file of a column and the folders it is in.
-pub(super) fn check(root: &Path, path: &Path, file: &File) -> Result<(), Distrust> {
+/// Checks a file and the folders it is in.
+pub(crate) fn check(root: &Path, path: &Path, file: &File) -> Result<(), Distrust> {
     let metadata = file.metadata().map_err(|source| unknown(path, source))?;
     one(path, &metadata)?;
     check_folders(root, path.parent().unwrap_or(root))
 }
 
 /// Checks the folders from `root` to `folder`.
-pub(super) fn check_folders(root: &Path, folder: &Path) -> Result<(), Distrust> {
+pub(crate) fn check_folders(root: &Path, folder: &Path) -> Result<(), Distrust> {
     for folder in folder.ancestors() {
         let metadata = folder.metadata().map_err(|source| unknown(folder, source))?;
         one(folder, &metadata)?;
