@@ -152,7 +152,7 @@ fn a_file_that_becomes_another_is_not_read_on(io: Io) {
     fs::rename(&another, &names).unwrap();
     let mut text = String::new();
     let read = std::io::Read::read_to_string(&mut held, &mut text);
-    assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::ESTALE));
     assert_eq!(text, "");
 }
 
