@@ -57,7 +57,12 @@ struct Shared {
 
 impl Server {
     pub fn new(root: &Path) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at(root, "127.0.0.1:0")
+    }
+
+    /// At an address, with port 0 for any.
+    pub fn at(root: &Path, address: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             root: root.to_owned(),
@@ -84,6 +89,10 @@ impl Server {
     /// Its address, without a slash at the end.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// Decides from now on what becomes of requests.

@@ -26,6 +26,7 @@ mod hung_source;
 mod languages;
 mod life;
 mod listing;
+mod nodes;
 mod obs;
 mod obs_cache;
 mod reading;
