@@ -14,6 +14,7 @@ compile_error!(
 );
 
 pub mod cache;
+pub mod convert;
 pub mod dataset;
 pub mod engine;
 pub mod format;

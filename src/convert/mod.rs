@@ -1,0 +1,17 @@
+//! Counts that people have, made into datasets.
+//!
+//! [`open()`](open::open) gives a [`Source`](source::Source) for an AnnData file, a 10x Genomics HDF5 file or a MatrixMarket
+//! folder. Nothing here knows what the bytes of a dataset mean, nor of mounts.
+
+pub mod error;
+pub mod genes;
+pub mod h5ad;
+pub mod mtx;
+pub mod open;
+pub mod source;
+pub mod tenx_h5;
+
+mod frame;
+mod hdf5;
+mod matrix;
+mod regroup;

@@ -1,0 +1,52 @@
+//! What an input is, and its reader.
+
+use std::path::Path;
+
+use super::error::{ConvertError, Result};
+use super::h5ad::{H5ad, MatrixChoice};
+use super::hdf5::{H5File, Node};
+use super::mtx::MtxFolder;
+use super::source::Source;
+use super::tenx_h5::{GENE_EXPRESSION, TenxH5};
+
+/// Which part of an input to read, where it has several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputOptions {
+    /// The matrix of AnnData files.
+    pub matrix: MatrixChoice,
+    /// The feature type of 10x Genomics' files and folders.
+    pub feature_type: String,
+    /// The genome of 10x Genomics' HDF5 files.
+    pub genome: Option<String>,
+}
+
+impl Default for InputOptions {
+    fn default() -> Self {
+        Self {
+            matrix: MatrixChoice::X,
+            feature_type: GENE_EXPRESSION.into(),
+            genome: None,
+        }
+    }
+}
+
+/// Opens an input: an AnnData or 10x Genomics HDF5 file, or a MatrixMarket folder. What it is shows in what it holds,
+/// not in its name.
+///
+/// # Errors
+/// When it is none of these, or cannot be read.
+pub fn open(path: &Path, options: &InputOptions) -> Result<Box<dyn Source>> {
+    std::fs::metadata(path).map_err(ConvertError::io(path, "open"))?;
+    if MtxFolder::is_one(path) {
+        return Ok(Box::new(MtxFolder::open(path, &options.feature_type)?));
+    }
+    let file = H5File::open(path)?;
+    if matches!(file.node("obs")?, Node::Absent) && TenxH5::is_one(&file)? {
+        return Ok(Box::new(TenxH5::open(
+            path,
+            &options.feature_type,
+            options.genome.as_deref(),
+        )?));
+    }
+    Ok(Box::new(H5ad::open(path, &options.matrix)?))
+}
