@@ -117,6 +117,27 @@ impl Encoders {
         Ok(())
     }
 
+    /// Counts the next tile as written: its file of `bytes` bytes is there already.
+    ///
+    /// # Errors
+    /// When a tile taken earlier could not be encoded or written.
+    pub fn keep(&self, bytes: u64) -> Result<(), WriteError> {
+        let mut progress = lock(&self.shared.progress);
+        if let Some((_, error)) = progress.failed.take() {
+            progress.abandoned = true;
+            return Err(error);
+        }
+        progress.bytes.push(Some(bytes));
+        Ok(())
+    }
+
+    /// Tiles written so far, and their bytes.
+    pub fn written(&self) -> (usize, u64) {
+        let progress = lock(&self.shared.progress);
+        let written = progress.bytes.iter().flatten();
+        (written.clone().count(), written.sum())
+    }
+
     /// Waits for every tile and gives the size of each file.
     ///
     /// # Errors
