@@ -2,6 +2,7 @@
 
 pub mod cache_size;
 mod completions;
+mod convert;
 mod demo;
 pub mod detach;
 mod info;
@@ -39,6 +40,7 @@ enum Command {
     Umount(umount::UmountArgs),
     Info(info::InfoArgs),
     Verify(verify::VerifyArgs),
+    Convert(Box<convert::ConvertArgs>),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -51,6 +53,7 @@ impl Cli {
             Command::Umount(args) => report(umount::run(&args), umount::UmountError::exit_code),
             Command::Info(args) => report(info::run(&args), |_| 1),
             Command::Verify(args) => verify::run(&args),
+            Command::Convert(args) => report(convert::run(&args), convert::exit_code),
             Command::Demo(args) => report(demo::run(&args), |_| 1),
             Command::Completions(args) => report(completions::run(&args), |_| 1),
         }
