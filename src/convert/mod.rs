@@ -4,6 +4,7 @@
 //! folder; [`prepare`](run::prepare) checks any number of them and plans their dataset; [`Prepared::write`](run::Prepared::write)
 //! writes it with [`crate::write`]. Nothing here knows what the bytes of a dataset mean, nor of mounts.
 
+pub mod compare;
 pub mod error;
 pub mod genes;
 pub mod h5ad;
