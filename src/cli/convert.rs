@@ -2,18 +2,20 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::grouped;
 use crate::convert::error::ConvertError;
 use crate::convert::h5ad::MatrixChoice;
-use crate::convert::open::{InputOptions, open};
+use crate::convert::open::{InputOptions, open_all};
+use crate::convert::output::{Existing, check};
 use crate::convert::plan::{Join, PlanOptions};
 use crate::convert::run::{ConvertOptions, Converted, Prepared, Progress, prepare};
 use crate::convert::source::{Reading, Source};
@@ -150,8 +152,11 @@ impl ConvertArgs {
             level: self.level,
             threads: self.threads.unwrap_or(0).into(),
             shuffle: self.shuffle,
-            resume: self.resume,
-            overwrite: self.overwrite,
+            existing: match (self.resume, self.overwrite) {
+                (true, _) => Existing::Resume,
+                (_, true) => Existing::Overwrite,
+                _ => Existing::Refuse,
+            },
             check_space: !self.no_space_check,
         }
     }
@@ -167,20 +172,19 @@ pub(super) fn exit_code(error: &ConvertError) -> u8 {
 
 pub(super) fn run(args: &ConvertArgs) -> Result<(), ConvertError> {
     let begun = Instant::now();
+    let options = args.options();
     let mut reading = Reading::new(threads(args.threads), Path::new(""));
     reading.stop = stop_signal(&args.output)?;
-    refuse_existing(args)?;
-    let sources: Result<Vec<_>, _> = args
-        .inputs
-        .iter()
-        .map(|path| open(path, &args.input.options()))
-        .collect();
-    let sources = sources?;
+    if !args.dry_run {
+        check(&args.output, options.existing)?;
+    }
+    raise_open_files();
+    let sources = open_all(&args.inputs, &args.input.options())?;
     let shown = Shown::new();
     let checking = shown.bar(entries(&sources), "checking", "entries");
     let counted = checking.clone();
     reading.progress = Arc::new(move |entries| counted.add(entries));
-    let prepared = prepare(sources, args.options(), &reading);
+    let prepared = prepare(sources, options, &args.output, &reading);
     checking.clear();
     let prepared = prepared?;
     for note in &prepared.notes {
@@ -194,10 +198,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<(), ConvertError> {
     let bar = shown.bar(Some(n_cells), "writing", "cells");
     let writing = Instant::now();
     let result = prepared.write(&args.output, &reading, |progress| {
-        bar.set(
-            progress.cells,
-            &rates(progress, n_cells, input_bytes, writing.elapsed()),
-        );
+        show(progress, &bar, n_cells, input_bytes, writing.elapsed());
     });
     bar.clear();
     match result {
@@ -205,41 +206,27 @@ pub(super) fn run(args: &ConvertArgs) -> Result<(), ConvertError> {
             say(&summary(&converted, input_bytes, begun.elapsed()));
             Ok(())
         }
-        Err(ConvertError::Interrupted) => {
-            shown.note(&format!(
-                "{} is no dataset yet; --resume continues it",
-                args.output.display()
-            ));
-            Err(ConvertError::Interrupted)
+        Err(error) => {
+            if matches!(
+                error,
+                ConvertError::Interrupted | ConvertError::Write(_) | ConvertError::Io { .. }
+            ) {
+                shown.note(&format!(
+                    "{} is no dataset yet; the same command with --resume continues it",
+                    args.output.display()
+                ));
+            }
+            Err(error)
         }
-        Err(error) => Err(error),
     }
 }
 
-/// Refuses an output that exists before the inputs are read, which may take long.
-fn refuse_existing(args: &ConvertArgs) -> Result<(), ConvertError> {
-    let output = &args.output;
-    let has_entries = std::fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some());
-    let is_file = output.exists() && !output.is_dir();
-    if is_file {
-        return Err(ConvertError::Plan(format!(
-            "{} is a file, expected a folder",
-            output.display()
-        )));
-    }
-    if args.resume && output.join("manifest.json").exists() {
-        return Err(ConvertError::Plan(format!(
-            "{} is finished: there is nothing to resume",
-            output.display()
-        )));
-    }
-    if has_entries && !args.overwrite && !args.resume && !args.dry_run {
-        return Err(ConvertError::Plan(format!(
-            "{} is not empty; --overwrite replaces the dataset in it, --resume continues one",
-            output.display()
-        )));
-    }
-    Ok(())
+/// Raises the limit on open files as far as allowed: inputs stay open, and there may be thousands.
+pub(super) fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // If it cannot be raised, opening one file too many says so.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn threads(wanted: Option<u16>) -> usize {
@@ -278,9 +265,8 @@ fn plan_of(prepared: &Prepared, args: &ConvertArgs) -> String {
         if args.inputs.len() == 1 { "" } else { "s" },
         HumanBytes(prepared.input_bytes)
     );
-    if let Some(nonzeros) = prepared.nonzeros {
-        text += &format!(", {} nonzeros", grouped(nonzeros));
-    }
+    let about = if prepared.all_scanned { "" } else { "about " };
+    text += &format!(", {about}{} nonzeros", grouped(prepared.nonzeros));
     text += &format!("\nobs: {} columns", prepared.obs_columns().len());
     for column in prepared.obs_columns() {
         text += &format!("\n  {} ({})", column.name, column.kind);
@@ -292,22 +278,30 @@ fn plan_of(prepared: &Prepared, args: &ConvertArgs) -> String {
     text
 }
 
-fn rates(progress: Progress, n_cells: u64, input_bytes: u64, elapsed: Duration) -> String {
+/// Shows how far it is.
+fn show(progress: Progress, bar: &Bar, n_cells: u64, input_bytes: u64, elapsed: Duration) {
     let seconds = elapsed.as_secs_f64().max(0.001);
-    let done = progress.cells as f64 / n_cells.max(1) as f64;
+    let Progress {
+        read,
+        shuffling,
+        encoded,
+    } = progress;
+    if shuffling && read < n_cells {
+        bar.set("shuffling", read, "");
+        return;
+    }
+    // Tiles that were there already took no time.
+    let cells = (encoded.cells - encoded.kept_cells) as f64;
     let mut text = format!(
         "{} cells/s, {}/s of input",
-        grouped((progress.cells as f64 / seconds) as u64),
-        HumanBytes((input_bytes as f64 * done / seconds) as u64)
+        grouped((cells / seconds) as u64),
+        HumanBytes((input_bytes as f64 * cells / n_cells.max(1) as f64 / seconds) as u64)
     );
-    if progress.tiles > 0 {
-        text += &format!(
-            ", {} tiles of {}",
-            grouped(progress.tiles as u64),
-            HumanBytes(progress.tile_bytes)
-        );
+    if encoded.nonzeros > 0 {
+        let each = encoded.bytes as f64 / encoded.nonzeros as f64;
+        text += &format!(", {} ({each:.2} bytes a nonzero)", HumanBytes(encoded.bytes));
     }
-    text
+    bar.set("writing", encoded.cells, &text);
 }
 
 fn summary(converted: &Converted, input_bytes: u64, elapsed: Duration) -> String {
@@ -355,14 +349,9 @@ struct Shown {
 #[derive(Clone)]
 struct Bar {
     bar: ProgressBar,
-    /// When and with what a line is due, where there is no bar.
-    lines: Option<Arc<Lines>>,
-}
-
-struct Lines {
-    what: &'static str,
     unit: &'static str,
-    last: std::sync::Mutex<Instant>,
+    /// When a line is due, where there is no bar.
+    lines: Option<Arc<Mutex<Instant>>>,
 }
 
 /// Between two lines.
@@ -386,20 +375,19 @@ impl Shown {
         };
         let template = match length {
             Some(_) => {
-                format!("{what} {{bar:30}} {{percent}} %  {{human_pos}} of {{human_len}} {unit}  {{eta}} left  {{msg}}")
+                format!(
+                    "{{prefix}} {{bar:20}} {{percent}} %  {{human_pos}} of {{human_len}} {unit}, {{eta}} left  {{wide_msg}}"
+                )
             }
-            None => format!("{what} {{human_pos}} {unit}  {{elapsed}}"),
+            None => format!("{{prefix}} {{human_pos}} {unit}  {{elapsed}}"),
         };
         let style = ProgressStyle::with_template(&template).expect("the template is well-formed");
+        let bar = ProgressBar::with_draw_target(length, target).with_style(style);
+        bar.set_prefix(what);
         Bar {
-            bar: ProgressBar::with_draw_target(length, target).with_style(style),
-            lines: (!self.terminal).then(|| {
-                Arc::new(Lines {
-                    what,
-                    unit,
-                    last: std::sync::Mutex::new(Instant::now()),
-                })
-            }),
+            bar,
+            unit,
+            lines: (!self.terminal).then(|| Arc::new(Mutex::new(Instant::now()))),
         }
     }
 }
@@ -410,35 +398,37 @@ impl Bar {
         self.line("");
     }
 
-    fn set(&self, position: u64, message: &str) {
+    fn set(&self, what: &'static str, position: u64, message: &str) {
+        if self.bar.prefix() != what {
+            self.bar.set_prefix(what);
+            self.bar.reset_eta();
+        }
         self.bar.set_position(position);
         self.bar.set_message(message.to_owned());
         self.line(message);
     }
 
+    /// Where there is no bar, says the same in a line, if one is due.
     fn line(&self, message: &str) {
         let Some(lines) = &self.lines else { return };
-        let mut last = lines.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = lines.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() < LINE_EVERY {
             return;
         }
         *last = Instant::now();
-        let of = self
-            .bar
-            .length()
-            .map_or(String::new(), |length| format!(" of {}", grouped(length)));
-        let message = if message.is_empty() {
-            String::new()
+        let (position, unit) = (self.bar.position(), self.unit);
+        let mut text = format!("{} {}", self.bar.prefix(), grouped(position));
+        if let Some(length) = self.bar.length().filter(|&length| length > 0) {
+            let percent = 100 * position / length;
+            text += &format!(" of {} {unit} ({percent} %)", grouped(length));
+            text += &format!(", {} left", HumanDuration(self.bar.eta()));
         } else {
-            format!(", {message}")
-        };
-        let _ = writeln!(
-            io::stderr(),
-            "dcfs: {} {}{of} {}{message}",
-            lines.what,
-            grouped(self.bar.position()),
-            lines.unit
-        );
+            text += &format!(" {unit}");
+        }
+        if !message.is_empty() {
+            text += &format!(", {message}");
+        }
+        let _ = writeln!(io::stderr(), "dcfs: {text}");
     }
 
     fn clear(&self) {

@@ -1,7 +1,7 @@
 //! `dcfs verify`: is every byte of a dataset as it was written?
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use clap::Args;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::convert::InputFlags;
+use super::convert::{InputFlags, raise_open_files};
 use super::{complain, grouped, open_dataset};
 use crate::convert::compare::{Comparison, compare};
 use crate::convert::error::ConvertError;
-use crate::convert::open::open;
+use crate::convert::open::open_all;
 use crate::convert::source::Reading;
 use crate::dataset::Dataset;
 
@@ -96,26 +96,26 @@ pub(super) fn run(args: &VerifyArgs) -> ExitCode {
 
 /// Holds the dataset against its inputs.
 fn against(args: &VerifyArgs, dataset: &Dataset, pool: &ThreadPool) -> Result<Comparison, ConvertError> {
-    let options = args.input.options();
-    let sources: Result<Vec<_>, _> = args.against.iter().map(|path| open(path, &options)).collect();
-    let sources = sources?;
+    raise_open_files();
+    let sources = open_all(&args.against, &args.input.options())?;
     let bar = cells_bar(dataset.manifest().n_cells);
-    let scratch = std::env::temp_dir();
+    let scratch = scratch_folder();
     let mut reading = Reading::new(pool.current_num_threads(), &scratch);
     let compared = bar.clone();
     reading.progress = Arc::new(move |cells| compared.inc(cells));
     let key = args.gene_key.as_deref();
-    // Whether entries come cell by cell is found out by a scan.
-    let quiet = Reading {
-        progress: Arc::new(|_| ()),
-        ..reading.clone()
-    };
-    for source in &sources {
-        source.scan(&quiet)?;
-    }
     let found = compare(dataset, &args.dataset, &sources, key, &reading, pool);
     bar.finish_and_clear();
     found
+}
+
+/// For temporary files, which may be as large as an input: `/tmp` is often in memory.
+fn scratch_folder() -> PathBuf {
+    match std::env::var_os("TMPDIR") {
+        Some(folder) if !folder.is_empty() => folder.into(),
+        _ if Path::new("/var/tmp").is_dir() => "/var/tmp".into(),
+        _ => std::env::temp_dir(),
+    }
 }
 
 fn tell(found: &Comparison) -> ExitCode {

@@ -1,17 +1,21 @@
 //! A dataset held against what it was made from: every count and every value of obs, cell by cell.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int32Type};
 use arrow::util::display::array_value_to_string;
 use rayon::ThreadPool;
 
 use super::error::{ConvertError, Result};
-use super::plan::{GenePlan, Join, ObsPlan, PlanOptions};
+use super::plan::{GenePlan, Join, OBS_NAMES, ObsPlan, PlanOptions};
 use super::renumber::{Renumber, Rows};
+use super::shuffle::{MAX_BUCKETS, Shuffle};
 use super::source::{Reading, Source};
 use crate::dataset::{Dataset, DatasetError};
 use crate::format::manifest::Manifest;
@@ -50,12 +54,14 @@ fn failed(error: DatasetError) -> ConvertError {
     ConvertError::Plan(error.to_string())
 }
 
-/// Compares `dataset`, which is in the folder `root`, with the inputs that it was made from, in their order.
+/// Compares `dataset`, which is in the folder `root`, with the inputs that it was made from, in their order. If its cells
+/// were shuffled, those of the inputs are shuffled again, in a temporary file.
 ///
 /// `gene_key` is the column of the gene tables by which genes of several inputs are the same, if it is not their index.
 ///
 /// # Errors
-/// When either cannot be read, or the dataset cannot be compared cell by cell because its cells were shuffled.
+/// When either cannot be read, or the dataset cannot be compared cell by cell because nobody knows how its cells were
+/// shuffled.
 pub fn compare(
     dataset: &Dataset,
     root: &Path,
@@ -65,12 +71,7 @@ pub fn compare(
     pool: &ThreadPool,
 ) -> Result<Comparison> {
     let manifest = dataset.manifest();
-    if let Some(seed) = manifest.metadata.get("shuffle_seed") {
-        return Err(ConvertError::Plan(format!(
-            "{}: its cells were shuffled (seed {seed}) and have no order to be compared in",
-            root.display()
-        )));
-    }
+    let shuffle = shuffle_of(manifest, root)?;
     let mut found = Comparison::default();
     let columns = gene_columns(manifest, root, sources, gene_key, &mut found)?;
     let cells: u64 = sources.iter().map(|source| source.n_cells()).sum();
@@ -80,27 +81,106 @@ pub fn compare(
             manifest.n_cells
         ));
     }
-    let obs = Obs::new(dataset, sources, &mut found)?;
-    let mut stored = StoredRows::new(dataset, pool);
+    let mut side = Side {
+        obs: Obs::new(dataset, sources, &mut found)?,
+        stored: StoredRows::new(dataset, pool),
+        found,
+        next: 0,
+    };
+    let mut shuffle = match shuffle {
+        Some((seed, buckets)) => Some(Shuffle::new(seed, buckets, &reading.scratch)?),
+        None => None,
+    };
     let mut renumber = Renumber::new(manifest.n_genes as usize);
-    let mut first = 0;
     for (input, source) in sources.iter().enumerate() {
         for block in source.rows(reading)? {
             let block = block?;
-            reading.tick(block.n_cells() as u64)?;
-            let cells = (block.n_cells() as u64).min(manifest.n_cells.saturating_sub(first));
+            let range = block.first..block.first + block.n_cells() as u64;
             let rows = renumber.rows(&block, &columns[input]);
-            for row in 0..cells {
-                stored.compare(first + row, &rows, row as usize, &mut found)?;
+            let obs = side.obs.as_ref().map(|obs| obs.plan.rows(sources, input, range));
+            let obs = obs.transpose()?;
+            match (&mut shuffle, &obs) {
+                (Some(shuffle), Some(obs)) => {
+                    reading.tick(0)?;
+                    shuffle.push(&rows, obs)?;
+                }
+                _ => side.compare(&rows, obs.as_ref(), reading)?,
             }
-            if let Some(obs) = &obs {
-                obs.compare(first..first + cells, input, block.first, &mut found)?;
-            }
-            found.cells += cells;
-            first += block.n_cells() as u64;
         }
     }
-    Ok(found)
+    let schema = side.obs.as_ref().map(|obs| obs.plan.schema());
+    if let (Some(shuffle), Some(schema)) = (shuffle, schema) {
+        for bucket in shuffle.finish(&schema) {
+            let (rows, obs) = bucket?;
+            side.compare(&rows, Some(&obs), reading)?;
+        }
+    }
+    Ok(side.found)
+}
+
+/// Seed and buckets of the shuffle that put the cells in order, if there was one.
+fn shuffle_of(manifest: &Manifest, root: &Path) -> Result<Option<(u64, u64)>> {
+    let number = |key: &str| manifest.metadata.get(key).map(|number| number.as_u64());
+    match (number("shuffle_seed"), number("shuffle_buckets")) {
+        (None, _) => Ok(None),
+        // Whatever shuffles so also writes obs.
+        (Some(Some(seed)), Some(Some(buckets @ 1..=MAX_BUCKETS))) if manifest.obs.is_some() => {
+            Ok(Some((seed, buckets)))
+        }
+        _ => Err(ConvertError::Plan(format!(
+            "{}: its cells were shuffled by another program and have no order to be compared in",
+            root.display()
+        ))),
+    }
+}
+
+/// The dataset's side of a comparison.
+struct Side<'a> {
+    obs: Option<Obs<'a>>,
+    stored: StoredRows<'a>,
+    found: Comparison,
+    /// The first cell that was not compared yet.
+    next: u64,
+}
+
+impl Side<'_> {
+    /// Compares the next cells with these rows, which have columns of the dataset, and values of obs.
+    fn compare(&mut self, rows: &Rows, obs: Option<&RecordBatch>, reading: &Reading) -> Result<()> {
+        let n_cells = self.stored.dataset.manifest().n_cells;
+        let cells = (rows.n_cells() as u64).min(n_cells.saturating_sub(self.next));
+        reading.tick(cells)?;
+        let names = obs.and_then(|obs| obs.column_by_name(OBS_NAMES)?.as_string_opt::<i32>());
+        for row in 0..cells as usize {
+            let cell = CellName {
+                cell: self.next + row as u64,
+                name: names.map(|names| names.value(row)),
+            };
+            self.stored.compare(cell, rows, row, &mut self.found)?;
+        }
+        if let (Some(known), Some(obs)) = (&self.obs, obs) {
+            known.compare(self.next..self.next + cells, obs, &mut self.found)?;
+        }
+        self.found.cells += cells;
+        self.next += cells;
+        Ok(())
+    }
+}
+
+/// A cell of the dataset, for messages.
+#[derive(Clone, Copy)]
+struct CellName<'a> {
+    cell: u64,
+    name: Option<&'a str>,
+}
+
+impl fmt::Display for CellName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cell {}", self.cell)?;
+        match self.name {
+            Some(name) => write!(f, " ({name})"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Of each input, the column of the dataset that each of its genes has.
@@ -110,7 +190,7 @@ fn gene_columns(
     sources: &[Box<dyn Source>],
     gene_key: Option<&str>,
     found: &mut Comparison,
-) -> Result<Vec<Vec<Option<u32>>>> {
+) -> Result<Vec<Arc<Vec<Option<u32>>>>> {
     let n_genes = manifest.n_genes as usize;
     let plan = |join| {
         let options = PlanOptions {
@@ -206,8 +286,9 @@ impl<'a> StoredRows<'a> {
         }
     }
 
-    fn compare(&mut self, cell: u64, rows: &Rows, row: usize, found: &mut Comparison) -> Result<()> {
+    fn compare(&mut self, name: CellName<'_>, rows: &Rows, row: usize, found: &mut Comparison) -> Result<()> {
         let manifest = self.dataset.manifest();
+        let cell = name.cell;
         let Some(id) = manifest.tile_of_cell(cell) else {
             return Ok(());
         };
@@ -253,7 +334,7 @@ impl<'a> StoredRows<'a> {
                 let (stored, expected) = (stored.get(gene).unwrap_or(&0), expected.get(gene).unwrap_or(&0));
                 if stored != expected {
                     found.differs(format!(
-                        "cell {cell}, gene {gene}: {stored} in the dataset, {expected} in the input"
+                        "{name}, gene {gene}: {stored} in the dataset, {expected} in the input"
                     ));
                 }
             }
@@ -265,24 +346,25 @@ impl<'a> StoredRows<'a> {
 /// The columns that both have.
 struct Obs<'a> {
     dataset: &'a Dataset,
-    sources: &'a [Box<dyn Source>],
     plan: ObsPlan,
     /// Of each column of the plan, its place in the dataset.
     places: Vec<Option<usize>>,
 }
 
 impl<'a> Obs<'a> {
-    fn new(dataset: &'a Dataset, sources: &'a [Box<dyn Source>], found: &mut Comparison) -> Result<Option<Self>> {
-        let Some(schema) = dataset.schema() else {
-            return Ok(None);
-        };
+    fn new(dataset: &'a Dataset, sources: &[Box<dyn Source>], found: &mut Comparison) -> Result<Option<Self>> {
+        let schema = dataset.schema();
+        let position = |name: &str| schema.and_then(|schema| schema.position(name));
         let mut excluded = Vec::new();
         for column in sources.iter().flat_map(|source| source.columns()) {
-            if schema.position(&column.name).is_none() && !excluded.contains(&column.name) {
+            if position(&column.name).is_none() && !excluded.contains(&column.name) {
                 excluded.push(column.name.clone());
             }
         }
         found.not_compared.clone_from(&excluded);
+        let Some(schema) = schema else {
+            return Ok(None);
+        };
         let options = PlanOptions {
             obs_exclude: excluded,
             max_categories: usize::MAX,
@@ -301,23 +383,15 @@ impl<'a> Obs<'a> {
             .iter()
             .map(|column| schema.position(&column.name))
             .collect();
-        Ok(Some(Self {
-            dataset,
-            sources,
-            plan,
-            places,
-        }))
+        Ok(Some(Self { dataset, plan, places }))
     }
 
-    /// Compares some cells of the dataset with as many of input `input` from its cell `from`.
-    fn compare(&self, cells: std::ops::Range<u64>, input: usize, from: u64, found: &mut Comparison) -> Result<()> {
+    /// Compares some cells of the dataset with as many rows.
+    fn compare(&self, cells: Range<u64>, expected: &RecordBatch, found: &mut Comparison) -> Result<()> {
         let manifest = self.dataset.manifest();
         let Some(schema) = self.dataset.schema() else {
             return Ok(());
         };
-        let expected = self
-            .plan
-            .rows(self.sources, input, from..from + (cells.end - cells.start))?;
         let mut at = cells.start;
         while at < cells.end {
             let Some(tile) = manifest.tile_of_cell(at) else { break };

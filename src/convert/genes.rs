@@ -16,7 +16,7 @@ use crate::format::obs::NumericType;
 #[derive(Debug, Clone)]
 pub struct Genes {
     /// The names, which are the index of the table; not necessarily unique.
-    pub names: Vec<String>,
+    pub names: Arc<Vec<String>>,
     /// The name of the index, where it has one.
     pub index_name: Option<String>,
     /// The other columns.
@@ -36,7 +36,7 @@ impl Genes {
     /// Only names.
     pub fn named(names: Vec<String>) -> Self {
         Self {
-            names,
+            names: Arc::new(names),
             index_name: None,
             columns: Vec::new(),
         }
@@ -55,7 +55,7 @@ impl Genes {
     /// The text of column `name`, if there is such a column and it holds text.
     pub fn text(&self, name: &str) -> Option<Vec<String>> {
         if self.index_name.as_deref() == Some(name) {
-            return Some(self.names.clone());
+            return Some(self.names.to_vec());
         }
         let column = self.columns.iter().find(|column| column.name == name)?;
         let text = match column.values.data_type() {
@@ -75,7 +75,7 @@ impl Genes {
             values: arrow::compute::take(&column.values, &indices, None).expect("every place is a gene's"),
         });
         Self {
-            names: places.iter().map(|&place| self.names[place as usize].clone()).collect(),
+            names: Arc::new(places.iter().map(|&place| self.names[place as usize].clone()).collect()),
             index_name: self.index_name.clone(),
             columns: columns.collect(),
         }
@@ -88,7 +88,7 @@ impl Genes {
             Some(name) if !taken(name) => name.clone(),
             _ => "__index_level_0__".into(),
         };
-        let names: ArrayRef = Arc::new(StringArray::from_iter_values(&self.names));
+        let names: ArrayRef = Arc::new(StringArray::from_iter_values(&*self.names));
         let (mut fields, mut arrays, mut described) = (Vec::new(), Vec::new(), Vec::new());
         for column in &self.columns {
             fields.push(Field::new(&column.name, column.values.data_type().clone(), true));
@@ -116,6 +116,36 @@ impl Genes {
         let rows = RecordBatchOptions::new().with_row_count(Some(self.len()));
         RecordBatch::try_new_with_options(Arc::new(schema), arrays, &rows)
             .expect("every column has a value for each gene")
+    }
+}
+
+/// Keeps once what is the same in the gene tables of many inputs.
+#[derive(Debug, Default)]
+pub struct GenePool {
+    names: Vec<Arc<Vec<String>>>,
+    columns: Vec<ArrayRef>,
+}
+
+impl GenePool {
+    /// Different lists of names, and columns, that are remembered: more than the inputs of one dataset have of those
+    /// that are worth it.
+    const REMEMBERED: usize = 32;
+
+    /// Lets `genes` share what is equal to a part of a table seen before.
+    pub fn share(&mut self, genes: &mut Genes) {
+        match self.names.iter().find(|known| **known == genes.names) {
+            Some(known) => genes.names = Arc::clone(known),
+            None if self.names.len() < Self::REMEMBERED => self.names.push(Arc::clone(&genes.names)),
+            None => {}
+        }
+        for column in &mut genes.columns {
+            let values: &dyn Array = &*column.values;
+            match self.columns.iter().find(|known| &***known == values) {
+                Some(known) => column.values = Arc::clone(known),
+                None if self.columns.len() < Self::REMEMBERED => self.columns.push(Arc::clone(&column.values)),
+                None => {}
+            }
+        }
     }
 }
 
@@ -201,7 +231,7 @@ mod tests {
         let labels = ["x".to_owned(), "y".to_owned()];
         let codes = Int32Array::from(vec![Some(1), None, Some(0)]);
         Genes {
-            names: ["a", "b", "a"].map(str::to_owned).to_vec(),
+            names: Arc::new(["a", "b", "a"].map(str::to_owned).to_vec()),
             index_name: None,
             columns: vec![
                 GeneColumn {
@@ -219,7 +249,7 @@ mod tests {
     #[test]
     fn taking_genes_reorders_every_column() {
         let taken = genes().take(&[2, 0]);
-        assert_eq!(taken.names, ["a", "a"]);
+        assert_eq!(*taken.names, ["a", "a"]);
         assert_eq!(taken.text("type").unwrap(), ["x", "y"]);
     }
 
@@ -243,6 +273,18 @@ mod tests {
         assert!(genes.to_table().schema().index_of("symbol").is_ok());
         genes.index_name = Some("n".into());
         assert!(genes.to_table().schema().index_of("__index_level_0__").is_ok());
+    }
+
+    #[test]
+    fn tables_share_what_is_the_same() {
+        let (mut first, mut second) = (genes(), genes());
+        second.columns[1].values = Arc::new(Int32Array::from(vec![1, 2, 3]));
+        let mut pool = GenePool::default();
+        pool.share(&mut first);
+        pool.share(&mut second);
+        assert!(Arc::ptr_eq(&first.names, &second.names));
+        assert!(Arc::ptr_eq(&first.columns[0].values, &second.columns[0].values));
+        assert_eq!(second.columns[1].values.null_count(), 0);
     }
 
     #[test]

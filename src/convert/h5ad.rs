@@ -189,7 +189,7 @@ fn read_genes(var: &Frame, notes: &mut Vec<String>) -> Result<Genes> {
         });
     }
     Ok(Genes {
-        names: var.whole_index()?,
+        names: Arc::new(var.whole_index()?),
         index_name: var.index_name().map(str::to_owned),
         columns,
     })
@@ -241,6 +241,14 @@ impl Source for H5ad {
         let named = |error: MatrixError| error.named(self, &self.genes, &self.matrix_name, self.hint.clone());
         let blocks = self.matrix.blocks(reading).map_err(named)?;
         Ok(Box::new(blocks.map(move |block| block.map_err(named))))
+    }
+
+    fn spilled_bytes(&self) -> u64 {
+        self.matrix.spilled_bytes()
+    }
+
+    fn gene_tables(&mut self) -> Vec<&mut Genes> {
+        vec![&mut self.genes]
     }
 
     fn notes(&self) -> Vec<String> {

@@ -121,29 +121,43 @@ impl Matrix {
         }
     }
 
+    /// See [`Source::spilled_bytes`](super::source::Source::spilled_bytes).
+    pub(crate) fn spilled_bytes(&self) -> u64 {
+        match &self.form {
+            Form::Rows(_) => 0,
+            Form::Columns(sparse) => Regroup::spilled_bytes(sparse.data.rows()),
+            Form::Dense(data) if is_banded(data) => 0,
+            Form::Dense(_) => Regroup::spilled_bytes(self.likely_nonzeros()),
+        }
+    }
+
+    /// Of a dense matrix: at most a tenth of the values of count data are not zero, as a rule.
+    fn likely_nonzeros(&self) -> u64 {
+        self.n_cells.saturating_mul(self.n_genes.into()) / 10
+    }
+
     /// See [`Source::scan`](super::source::Source::scan).
     pub(crate) fn scan(&self, reading: &Reading) -> MatrixResult<Scan> {
-        let mut scan = Scan {
-            totals: vec![0; self.n_genes as usize],
-            nonzeros: 0,
-        };
+        let mut scan = Scan::new(self.n_genes as usize);
         match &self.form {
             Form::Rows(sparse) => {
-                for window in sparse.windows(reading) {
+                for window in sparse.windows(reading, Majors::Parts) {
                     let window = window.map_err(|bad| bad.by_cell())?;
                     reading.tick(window.counts.len() as u64)?;
-                    scan.add(&window.minors, &window.counts);
+                    for (&gene, &count) in window.minors.iter().zip(&window.counts) {
+                        scan.add(gene, count);
+                    }
                 }
             }
             Form::Columns(sparse) => {
-                for window in sparse.windows(reading) {
+                for window in sparse.windows(reading, Majors::Parts) {
                     let window = window.map_err(|bad| bad.by_gene())?;
                     reading.tick(window.counts.len() as u64)?;
                     for (gene, range) in window.indptr.windows(2).enumerate() {
                         let counts = &window.counts[range[0]..range[1]];
                         let gene = window.first as usize + gene;
                         scan.totals[gene] += counts.iter().map(|&count| u64::from(count)).sum::<u64>();
-                        scan.nonzeros += counts.iter().filter(|&&count| count != 0).count() as u64;
+                        scan.nonzeros[gene] += counts.iter().filter(|&&count| count != 0).count() as u64;
                     }
                 }
             }
@@ -152,12 +166,13 @@ impl Matrix {
                     let block = dense_block(data, &window, reading)?;
                     reading.tick(block.len() as u64)?;
                     let width = (window.columns.end - window.columns.start) as usize;
-                    let totals = &mut scan.totals[window.columns.start as usize..window.columns.end as usize];
+                    let columns = window.columns.start as usize..window.columns.end as usize;
+                    let (totals, nonzeros) = (&mut scan.totals[columns.clone()], &mut scan.nonzeros[columns]);
                     for row in block.chunks_exact(width.max(1)) {
-                        for (total, &count) in totals.iter_mut().zip(row) {
+                        for ((total, nonzeros), &count) in totals.iter_mut().zip(nonzeros.iter_mut()).zip(row) {
                             *total += u64::from(count);
+                            *nonzeros += u64::from(count != 0);
                         }
-                        scan.nonzeros += row.iter().filter(|&&count| count != 0).count() as u64;
                     }
                 }
             }
@@ -171,13 +186,13 @@ impl Matrix {
         reading: &Reading,
     ) -> MatrixResult<Box<dyn Iterator<Item = MatrixResult<RowBlock>> + Send + 'a>> {
         match &self.form {
-            Form::Rows(sparse) => Ok(Box::new(sparse.windows(reading).map(|window| {
+            Form::Rows(sparse) => Ok(Box::new(sparse.windows(reading, Majors::Whole).map(|window| {
                 let window = window.map_err(|bad| bad.by_cell())?;
                 RowBlock::new(window.first, window.indptr, window.minors, window.counts)
             }))),
             Form::Columns(sparse) => {
                 let mut regroup = Regroup::new(self.n_cells, sparse.data.rows(), &reading.scratch)?;
-                for window in sparse.windows(reading) {
+                for window in sparse.windows(reading, Majors::Parts) {
                     let window = window.map_err(|bad| bad.by_gene())?;
                     reading.tick(0)?;
                     for (gene, range) in window.indptr.windows(2).enumerate() {
@@ -202,9 +217,8 @@ impl Matrix {
                 })))
             }
             Form::Dense(data) => {
-                // At most a tenth of the values of count data are not zero, as a rule; buckets only grow if not.
-                let expected = self.n_cells.saturating_mul(self.n_genes.into()) / 10;
-                let mut regroup = Regroup::new(self.n_cells, expected, &reading.scratch)?;
+                // Buckets only grow if there are more.
+                let mut regroup = Regroup::new(self.n_cells, self.likely_nonzeros(), &reading.scratch)?;
                 for window in dense_windows(data) {
                     let block = dense_block(data, &window, reading)?;
                     reading.tick(0)?;
@@ -300,10 +314,12 @@ impl Sparse {
     fn windows<'a>(
         &'a self,
         reading: &Reading,
+        majors: Majors,
     ) -> impl Iterator<Item = std::result::Result<Window, BadWindow>> + Send + 'a {
         let threads = reading.threads;
         let mut offsets = Offsets {
             sparse: self,
+            majors,
             first: 0,
             known: Vec::new(),
         };
@@ -369,9 +385,19 @@ impl Sparse {
     }
 }
 
+/// What a window holds of a major that has more entries than a window should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Majors {
+    /// All of it.
+    Whole,
+    /// A part: the next window begins with the same major.
+    Parts,
+}
+
 /// Goes through the offsets of a compressed matrix.
 struct Offsets<'a> {
     sparse: &'a Sparse,
+    majors: Majors,
     /// The major that `known` begins with.
     first: u64,
     /// Offsets read and not yet used; the first is where the next window begins.
@@ -391,6 +417,10 @@ impl Offsets<'_> {
             self.check()?;
         }
         let begin = self.known[0];
+        if self.majors == Majors::Parts && self.known[1] - begin > WINDOW_ENTRIES {
+            self.known[0] = begin + WINDOW_ENTRIES;
+            return Ok(Some((self.first, vec![begin, begin + WINDOW_ENTRIES])));
+        }
         // At least one, however many entries it has.
         let taken = self.known[1..]
             .partition_point(|&end| end - begin <= WINDOW_ENTRIES)

@@ -10,11 +10,13 @@ pub mod genes;
 pub mod h5ad;
 pub mod mtx;
 pub mod open;
+pub mod output;
 pub mod plan;
 pub mod run;
 pub mod source;
 pub mod tenx_h5;
 
+mod estimate;
 mod frame;
 mod hdf5;
 mod matrix;

@@ -8,9 +8,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::{Array, ArrayRef, StringArray, StringBuilder};
 use flate2::read::MultiGzDecoder;
@@ -53,8 +52,8 @@ pub struct MtxFolder {
     /// All genes of the matrix.
     genes: Genes,
     selected: Option<Selected>,
-    /// Whether entries were seen not to come cell by cell.
-    unsorted: AtomicBool,
+    /// Whether entries come cell by cell, once they have all been read.
+    sorted: OnceLock<bool>,
     notes: Vec<String>,
 }
 
@@ -190,7 +189,7 @@ impl MtxFolder {
             barcodes,
             genes,
             selected,
-            unsorted: AtomicBool::new(false),
+            sorted: OnceLock::new(),
             notes,
         })
     }
@@ -219,9 +218,25 @@ impl MtxFolder {
         Ok(())
     }
 
+    /// Reads all entries for nothing but their order; a scan finds it besides.
+    fn look_whether_sorted(&self, reading: &Reading) -> std::result::Result<(), MatrixError> {
+        let (mut last, mut sorted) = (0, true);
+        self.for_each_entry(reading, false, |cell, _, _| {
+            sorted &= cell >= last;
+            last = cell;
+            Ok(())
+        })?;
+        // Whoever was first has found the same.
+        let _ = self.sorted.set(sorted);
+        Ok(())
+    }
+
     fn blocks(&self, reading: &Reading) -> std::result::Result<BlockStream<'_>, MatrixError> {
         let n_cells = self.n_cells();
-        if !self.unsorted.load(Ordering::Relaxed) {
+        if self.sorted.get().is_none() {
+            self.look_whether_sorted(reading)?;
+        }
+        if self.sorted.get() == Some(&true) {
             return Ok(Box::new(SortedRows::new(self)?));
         }
         let mut regroup = Regroup::new(n_cells, self.header.entries, &reading.scratch)?;
@@ -276,22 +291,19 @@ impl Source for MtxFolder {
     }
 
     fn scan(&self, reading: &Reading) -> Result<Scan> {
-        let mut scan = Scan {
-            totals: vec![0; self.genes.len()],
-            nonzeros: 0,
-        };
-        let (mut last, mut unsorted) = (0, false);
+        let mut scan = Scan::new(self.genes.len());
+        let (mut last, mut sorted) = (0, true);
         let result = self.for_each_entry(reading, true, |cell, gene, count| {
-            unsorted |= cell < last;
+            sorted &= cell >= last;
             last = cell;
-            scan.totals[gene as usize] += u64::from(count);
-            scan.nonzeros += u64::from(count != 0);
+            scan.add(gene, count);
             Ok(())
         });
-        self.unsorted.store(unsorted, Ordering::Relaxed);
         result.map_err(|error| self.named(error))?;
+        // Whoever was first has found the same.
+        let _ = self.sorted.set(sorted);
         Ok(match &self.selected {
-            Some(selected) => selected.scan(scan),
+            Some(selected) => selected.scan(&scan),
             None => scan,
         })
     }
@@ -305,6 +317,18 @@ impl Source for MtxFolder {
                 None => block,
             })
         })))
+    }
+
+    fn spilled_bytes(&self) -> u64 {
+        match self.sorted.get() {
+            Some(false) => Regroup::spilled_bytes(self.header.entries),
+            _ => 0,
+        }
+    }
+
+    fn gene_tables(&mut self) -> Vec<&mut Genes> {
+        let selected = self.selected.iter_mut().map(|selected| &mut selected.genes);
+        selected.chain([&mut self.genes]).collect()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -735,7 +759,7 @@ fn read_genes(path: &Path) -> Result<(Genes, Vec<String>)> {
         add("feature_types", &types);
     }
     let genes = Genes {
-        names,
+        names: Arc::new(names),
         index_name: None,
         columns: table,
     };

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::error::{ConvertError, Result};
+use super::genes::GenePool;
 use super::h5ad::{H5ad, MatrixChoice};
 use super::hdf5::{H5File, Node};
 use super::mtx::MtxFolder;
@@ -49,4 +50,19 @@ pub fn open(path: &Path, options: &InputOptions) -> Result<Box<dyn Source>> {
         )?));
     }
     Ok(Box::new(H5ad::open(path, &options.matrix)?))
+}
+
+/// Opens several inputs; those with the same genes share their gene tables.
+///
+/// # Errors
+/// As [`open`], of the first that cannot be opened.
+pub fn open_all<P: AsRef<Path>>(paths: &[P], options: &InputOptions) -> Result<Vec<Box<dyn Source>>> {
+    let mut pool = GenePool::default();
+    let mut sources = Vec::with_capacity(paths.len());
+    for path in paths {
+        let mut source = open(path.as_ref(), options)?;
+        source.gene_tables().into_iter().for_each(|genes| pool.share(genes));
+        sources.push(source);
+    }
+    Ok(sources)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, RecordBatch, StringArray, new_null_array};
 use arrow::compute::{CastOptions, cast, cast_with_options, concat};
-use arrow::datatypes::{DataType, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema, SchemaRef};
 
 use super::error::{ConvertError, Result};
 use super::genes::{GeneColumn, Genes, code_type};
@@ -68,8 +68,9 @@ impl Default for PlanOptions {
 pub struct GenePlan {
     /// In the order of first appearance, with the table that the inputs give.
     genes: Genes,
-    /// Of each input, the place in `genes` of each of its genes; none for one that is left out.
-    places: Vec<Vec<Option<u32>>>,
+    /// Of each input, the place in `genes` of each of its genes; none for one that is left out. Inputs of the same
+    /// genes share them.
+    places: Vec<Arc<Vec<Option<u32>>>>,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -82,7 +83,16 @@ pub struct OrderedGenes {
     /// The place of each among the genes of all inputs.
     pub order: Vec<i32>,
     /// Of each input, the column of each of its genes; none for one that is left out.
-    pub columns: Vec<Vec<Option<u32>>>,
+    pub columns: Vec<Arc<Vec<Option<u32>>>>,
+}
+
+/// What scans found of the genes of all inputs, in the order of first appearance.
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    /// The sum of each gene's counts.
+    pub counts: Vec<u64>,
+    /// Each gene's nonzeros.
+    pub nonzeros: Vec<u64>,
 }
 
 /// The columns of obs, and how each input fills them.
@@ -141,7 +151,7 @@ impl GenePlan {
         let mut union: Vec<(String, u32)> = Vec::new();
         let mut known: HashMap<(String, u32), u32> = HashMap::new();
         let mut holders: Vec<u32> = Vec::new();
-        let mut places = Vec::with_capacity(sources.len());
+        let mut places: Vec<Arc<Vec<u32>>> = Vec::with_capacity(sources.len());
         // Of each input, its genes that no input before it had.
         let mut new_genes: Vec<Vec<u32>> = Vec::new();
         for source in sources {
@@ -173,7 +183,10 @@ impl GenePlan {
             if options.join == Join::Same && !new_genes.is_empty() {
                 same_genes(sources, &**source, &union, &own, &new)?;
             }
-            places.push(own);
+            places.push(match places.last() {
+                Some(last) if **last == own => Arc::clone(last),
+                _ => Arc::new(own),
+            });
             new_genes.push(new);
         }
         let everywhere = |place: u32| holders[place as usize] as usize == sources.len();
@@ -195,10 +208,10 @@ impl GenePlan {
         for (&old, new) in kept.iter().zip(0..) {
             new_place[old as usize] = Some(new);
         }
-        let renumber = |own: Vec<u32>| own.into_iter().map(|place| new_place[place as usize]).collect();
+        let renumber = |own: Arc<Vec<u32>>| own.iter().map(|&place| new_place[place as usize]).collect();
         Ok(Self {
             genes,
-            places: places.into_iter().map(renumber).collect(),
+            places: each_once(&places, |own| renumber(Arc::clone(own))),
             notes,
         })
     }
@@ -209,28 +222,31 @@ impl GenePlan {
     }
 
     /// Of each input, the new number of each of its genes: `column` has one for each of [`GenePlan::genes`].
-    pub(crate) fn columns(&self, column: &[u32]) -> Vec<Vec<Option<u32>>> {
+    pub(crate) fn columns(&self, column: &[u32]) -> Vec<Arc<Vec<Option<u32>>>> {
         let renumber = |place: &Option<u32>| place.map(|place| column[place as usize]);
-        self.places
-            .iter()
-            .map(|places| places.iter().map(renumber).collect())
-            .collect()
+        each_once(&self.places, |places| places.iter().map(renumber).collect())
     }
 
-    /// Puts the genes in order: by decreasing total, those of equal total as they were; or as they are without scans.
-    pub fn order(&self, scans: Option<&[Option<Scan>]>) -> OrderedGenes {
-        let mut totals = vec![0_u64; self.genes.len()];
-        let scans = scans.unwrap_or_default();
-        for (scan, places) in scans.iter().zip(&self.places) {
-            let counted = scan.iter().flat_map(|scan| &scan.totals).zip(places);
-            for (&total, place) in counted {
-                if let Some(place) = place {
-                    totals[*place as usize] = totals[*place as usize].saturating_add(total);
-                }
+    /// Adds what the scan of input `input` found to `totals`, which begin empty.
+    pub fn add(&self, input: usize, scan: &Scan, totals: &mut Totals) {
+        totals.counts.resize(self.genes.len(), 0);
+        totals.nonzeros.resize(self.genes.len(), 0);
+        let found = scan.totals.iter().zip(&scan.nonzeros);
+        for ((&count, &nonzeros), place) in found.zip(&*self.places[input]) {
+            if let Some(place) = *place {
+                let count = totals.counts[place as usize].saturating_add(count);
+                totals.counts[place as usize] = count;
+                totals.nonzeros[place as usize] += nonzeros;
             }
         }
+    }
+
+    /// Puts the genes in order: by decreasing total, those of equal total as they were; or as they are without totals.
+    pub fn order(&self, totals: Option<&Totals>) -> OrderedGenes {
         let mut order: Vec<u32> = (0..self.genes.len() as u32).collect();
-        order.sort_by_key(|&place| std::cmp::Reverse(totals[place as usize]));
+        if let Some(totals) = totals {
+            order.sort_by_key(|&place| std::cmp::Reverse(totals.counts[place as usize]));
+        }
         let mut column = vec![0; order.len()];
         for (&place, at) in order.iter().zip(0_u32..) {
             column[place as usize] = at;
@@ -243,11 +259,23 @@ impl GenePlan {
     }
 }
 
+/// Maps each of many lists, of which neighbours are mostly one and the same.
+fn each_once<A, B>(lists: &[Arc<Vec<A>>], map: impl Fn(&Arc<Vec<A>>) -> Vec<B>) -> Vec<Arc<Vec<B>>> {
+    let mut mapped: Vec<Arc<Vec<B>>> = Vec::with_capacity(lists.len());
+    for (at, list) in lists.iter().enumerate() {
+        mapped.push(match mapped.last() {
+            Some(last) if Arc::ptr_eq(list, &lists[at - 1]) => Arc::clone(last),
+            _ => Arc::new(map(list)),
+        });
+    }
+    mapped
+}
+
 /// What genes of different inputs are compared by.
 fn keys(source: &dyn Source, column: Option<&str>) -> Result<Vec<String>> {
     let genes = source.genes();
     match column {
-        None => Ok(genes.names.clone()),
+        None => Ok(genes.names.to_vec()),
         Some(column) => genes.text(column).ok_or_else(|| {
             let columns: Vec<&str> = genes.columns.iter().map(|column| column.name.as_str()).collect();
             let fault = format!("has no text column {column:?}; it has {}", few(&columns));
@@ -339,7 +367,7 @@ fn table(sources: &[Box<dyn Source>], new_genes: &[Vec<u32>], notes: &mut Vec<St
         ));
     }
     Ok(Genes {
-        names: parts.iter().flat_map(|part| part.names.iter().cloned()).collect(),
+        names: Arc::new(parts.iter().flat_map(|part| part.names.iter().cloned()).collect()),
         index_name: first.index_name.clone(),
         columns,
     })
@@ -521,18 +549,31 @@ impl ObsPlan {
         });
     }
 
+    /// The names and stored types of the columns.
+    pub fn schema(&self) -> SchemaRef {
+        let field = |column: &ObsColumn| {
+            let stored = match &column.kind {
+                ColumnKind::Category { codes, .. } => arrow_type(*codes),
+                ColumnKind::Numeric(number) => arrow_type(*number),
+                ColumnKind::Bool => DataType::Boolean,
+                ColumnKind::String => DataType::Utf8,
+            };
+            Field::new(&column.name, stored, true)
+        };
+        Arc::new(Schema::new(self.columns.iter().map(field).collect::<Vec<_>>()))
+    }
+
     /// The rows of obs for some cells of input `input`, in the dataset's types.
     ///
     /// # Errors
     /// When they cannot be read, or a number cannot be held by the type that the column has in the dataset.
     pub fn rows(&self, sources: &[Box<dyn Source>], input: usize, cells: Range<u64>) -> Result<RecordBatch> {
         let source = &*sources[input];
-        let mut named = Vec::with_capacity(self.columns.len());
+        let mut values = Vec::with_capacity(self.columns.len());
         for (column, fill) in self.columns.iter().zip(&self.fills[input]) {
-            let values = fill_column(source, column, fill, cells.clone())?;
-            named.push((column.name.as_str(), values, true));
+            values.push(fill_column(source, column, fill, cells.clone())?);
         }
-        RecordBatch::try_from_iter_with_nullable(named)
+        RecordBatch::try_new(self.schema(), values)
             .map_err(|error| ConvertError::input(source.path(), "obs", error.to_string()))
     }
 }
@@ -791,6 +832,9 @@ mod tests {
         fn rows<'a>(&'a self, _: &Reading) -> Result<RowStream<'a>> {
             Ok(Box::new(std::iter::empty()))
         }
+        fn gene_tables(&mut self) -> Vec<&mut Genes> {
+            vec![&mut self.genes]
+        }
     }
 
     fn table(path: &str, genes: &[&str], columns: Vec<(&str, SourceKind, ArrayRef)>) -> Box<dyn Source> {
@@ -818,11 +862,11 @@ mod tests {
         )
     }
 
-    fn scan(totals: &[u64]) -> Option<Scan> {
-        Some(Scan {
+    fn scan(totals: &[u64]) -> Scan {
+        Scan {
             totals: totals.to_vec(),
-            nonzeros: 0,
-        })
+            nonzeros: vec![1; totals.len()],
+        }
     }
 
     fn genes(inputs: &[&[&str]], join: Join) -> Result<GenePlan> {
@@ -841,12 +885,15 @@ mod tests {
     #[test]
     fn genes_are_sorted_by_their_total_over_all_inputs_and_equal_ones_stay_as_they_were() {
         let plan = genes(&[&["x", "y", "z", "w"], &["w", "z", "y", "x"]], Join::Same).unwrap();
-        let scans = [scan(&[1, 5, 5, 0]), scan(&[9, 5, 5, 0])];
-        let ordered = plan.order(Some(&scans));
-        assert_eq!(ordered.genes.names, ["y", "z", "w", "x"]);
+        let mut totals = Totals::default();
+        plan.add(0, &scan(&[1, 5, 5, 0]), &mut totals);
+        plan.add(1, &scan(&[9, 5, 5, 0]), &mut totals);
+        assert_eq!((totals.counts[0], totals.nonzeros[0]), (1, 2));
+        let ordered = plan.order(Some(&totals));
+        assert_eq!(*ordered.genes.names, ["y", "z", "w", "x"]);
         assert_eq!(ordered.order, [1, 2, 3, 0]);
-        assert_eq!(ordered.columns[1], [Some(2), Some(1), Some(0), Some(3)]);
-        assert_eq!(plan.order(None).genes.names, ["x", "y", "z", "w"]);
+        assert_eq!(*ordered.columns[1], [Some(2), Some(1), Some(0), Some(3)]);
+        assert_eq!(*plan.order(None).genes.names, ["x", "y", "z", "w"]);
     }
 
     #[test]
@@ -857,17 +904,18 @@ mod tests {
             message.contains("b has other genes than a: it lacks \"x\" and has besides \"z\""),
             "{message}"
         );
-        assert_eq!(genes(&inputs, Join::Inner).unwrap().genes().names, ["y"]);
+        assert_eq!(*genes(&inputs, Join::Inner).unwrap().genes().names, ["y"]);
         let outer = genes(&inputs, Join::Outer).unwrap();
-        assert_eq!(outer.genes().names, ["x", "y", "z"]);
-        assert_eq!(outer.places, [[Some(0), Some(1)], [Some(1), Some(2)]]);
+        assert_eq!(*outer.genes().names, ["x", "y", "z"]);
+        assert_eq!(*outer.places[0], [Some(0), Some(1)]);
+        assert_eq!(*outer.places[1], [Some(1), Some(2)]);
         assert!(genes(&[&["x"], &["y"]], Join::Inner).is_err());
     }
 
     #[test]
     fn genes_of_one_name_are_told_apart_by_their_turn() {
         let plan = genes(&[&["x", "y", "x"], &["y", "x", "x"]], Join::Same).unwrap();
-        assert_eq!(plan.places[1], [Some(1), Some(0), Some(2)]);
+        assert_eq!(*plan.places[1], [Some(1), Some(0), Some(2)]);
         assert!(
             plan.notes[0].contains("1 gene names stand there more than once"),
             "{:?}",

@@ -47,6 +47,14 @@ impl Regroup {
         Self::with_buckets(n_cells, entries.div_ceil(BUCKET_ENTRIES).clamp(1, MAX_BUCKETS), scratch)
     }
 
+    /// Bytes that about `entries` entries take in the spill file.
+    pub(crate) fn spilled_bytes(entries: u64) -> u64 {
+        match entries > BUCKET_ENTRIES {
+            true => entries.saturating_mul(ENTRY_BYTES as u64),
+            false => 0,
+        }
+    }
+
     fn with_buckets(n_cells: u64, buckets: u64, scratch: &Path) -> Result<Self> {
         let cells_per_bucket = n_cells.div_ceil(buckets).max(1);
         let buckets = n_cells.div_ceil(cells_per_bucket);

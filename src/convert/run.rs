@@ -2,33 +2,31 @@
 //! each by threads of its own.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
-use std::time::UNIX_EPOCH;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel, sync_channel};
+use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::RecordBatch;
 use serde_json::{Map, Value, json};
 
 use super::error::{ConvertError, Result};
-use super::plan::{GenePlan, ObsPlan, OrderedGenes, PlanOptions};
+use super::estimate::{Estimate, obs_bytes_per_cell};
+use super::output::{Existing, Output, room};
+use super::plan::{GenePlan, ObsPlan, OrderedGenes, PlanOptions, Totals};
 use super::renumber::{Renumber, Rows};
-use super::shuffle::Shuffle;
-use super::source::{Reading, RowBlock, Scan, Source};
+use super::shuffle::{Shuffle, buckets};
+use super::source::{Reading, RowBlock, Source};
 use crate::format::encode::CsrRows;
-use crate::write::{DatasetWriter, Finished, Genes as WrittenGenes, WriterOptions};
+use crate::write::{DatasetWriter, Encoded, Finished, Genes as WrittenGenes, WriteError, WriterOptions};
 
-/// The file that tells what an unfinished dataset is made from.
-const RECORD: &str = ".dcfs-convert.json";
 /// Blocks of rows that wait between reading and writing.
 const BLOCKS_AHEAD: usize = 2;
-/// Bytes that a nonzero is reckoned to take, for want of anything better before it is compressed.
-const BYTES_PER_NONZERO: u64 = 1;
-/// Bytes that obs is reckoned to take for each cell.
-const OBS_BYTES_PER_CELL: u64 = 16;
-/// Bytes that a nonzero takes in temporary files.
-const SPILLED_BYTES_PER_NONZERO: u64 = 12;
+/// Bytes that a nonzero takes in the temporary file of a shuffle.
+const SHUFFLED_BYTES_PER_NONZERO: u64 = 8;
+/// Between two tellings of progress, and between two looks at whether to stop.
+const TICK: Duration = Duration::from_millis(100);
 
 /// What a conversion may choose.
 #[derive(Debug, Clone)]
@@ -49,10 +47,8 @@ pub struct ConvertOptions {
     pub threads: usize,
     /// The seed of a random order of the cells; their own order if there is none.
     pub shuffle: Option<u64>,
-    /// Whether a dataset that was not finished is continued.
-    pub resume: bool,
-    /// Whether a dataset that is there already is replaced.
-    pub overwrite: bool,
+    /// What becomes of an output that is there already.
+    pub existing: Existing,
     /// Whether the free space is held against the estimate.
     pub check_space: bool,
 }
@@ -68,8 +64,7 @@ impl Default for ConvertOptions {
             level: crate::format::encode::DEFAULT_LEVEL,
             threads: 0,
             shuffle: None,
-            resume: false,
-            overwrite: false,
+            existing: Existing::Refuse,
             check_space: true,
         }
     }
@@ -83,8 +78,12 @@ pub struct Prepared {
     options: ConvertOptions,
     /// Cells of all inputs.
     pub n_cells: u64,
-    /// Entries of all inputs that are not zero, where they are known.
-    pub nonzeros: Option<u64>,
+    /// Entries of all inputs that are not zero; reckoned from some where not all inputs were scanned.
+    pub nonzeros: u64,
+    /// Whether all inputs were scanned.
+    pub all_scanned: bool,
+    /// Bytes that the tiles are reckoned to take.
+    tile_bytes: u64,
     /// Size of the inputs.
     pub input_bytes: u64,
     /// What the user should know before it begins.
@@ -95,13 +94,11 @@ pub struct Prepared {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Cells read and handed on.
-    pub cells: u64,
-    /// Their nonzeros.
-    pub nonzeros: u64,
-    /// Tiles written.
-    pub tiles: usize,
-    /// Size of their files.
-    pub tile_bytes: u64,
+    pub read: u64,
+    /// Whether all cells are read first, because they are shuffled.
+    pub shuffling: bool,
+    /// What of them is encoded.
+    pub encoded: Encoded,
 }
 
 /// A conversion that has ended.
@@ -115,11 +112,17 @@ pub struct Converted {
     pub bytes: u64,
 }
 
-/// Checks the inputs and plans the dataset. Writes nothing.
+/// Checks the inputs and plans the dataset, which is to be written to `out`. Writes nothing.
 ///
 /// # Errors
-/// Whatever is wrong with the inputs: values that are no counts, genes or columns that do not fit together.
-pub fn prepare(sources: Vec<Box<dyn Source>>, options: ConvertOptions, reading: &Reading) -> Result<Prepared> {
+/// Whatever is wrong with the inputs: values that are no counts, genes or columns that do not fit together; or with the
+/// output, which is looked at first.
+pub fn prepare(
+    sources: Vec<Box<dyn Source>>,
+    options: ConvertOptions,
+    out: &Path,
+    reading: &Reading,
+) -> Result<Prepared> {
     let mut notes: Vec<String> = sources
         .iter()
         .flat_map(|source| {
@@ -134,32 +137,49 @@ pub fn prepare(sources: Vec<Box<dyn Source>>, options: ConvertOptions, reading: 
     if n_cells == 0 {
         return Err(ConvertError::Plan("the inputs have no cells".into()));
     }
-    let scans = scan(&sources, options.sort_sample, reading)?;
-    let genes = genes.order(options.plan.sort_genes.then_some(scans.as_slice()));
-    let nonzeros = scans.iter().map(|scan| scan.as_ref().map(|scan| scan.nonzeros)).sum();
-    Ok(Prepared {
-        genes,
+    let mut prepared = Prepared {
+        genes: genes.order(None),
         obs,
         n_cells,
-        nonzeros,
+        nonzeros: sources.iter().map(|source| source.entries().unwrap_or(0)).sum(),
+        all_scanned: false,
+        tile_bytes: 0,
         input_bytes: sources.iter().map(|source| source.bytes()).sum(),
         notes,
         options,
         sources,
-    })
+    };
+    // A first guess, before much time is spent on reading.
+    prepared.tile_bytes = prepared.nonzeros / 2;
+    prepared.check_space(out)?;
+    let (totals, scanned_cells) = scan(&prepared.sources, &genes, prepared.options.sort_sample, reading)?;
+    prepared.genes = genes.order(prepared.options.plan.sort_genes.then_some(&totals));
+    prepared.all_scanned = scanned_cells == n_cells;
+    let estimate = Estimate::new(&totals, scanned_cells);
+    let share = n_cells as f64 / scanned_cells.max(1) as f64;
+    prepared.nonzeros = match prepared.all_scanned {
+        true => estimate.nonzeros,
+        false => (estimate.nonzeros as f64 * share) as u64,
+    };
+    prepared.tile_bytes = (estimate.bytes(prepared.options.level) * share) as u64;
+    prepared.check_space(out)?;
+    Ok(prepared)
 }
 
-fn scan(sources: &[Box<dyn Source>], sample: Option<usize>, reading: &Reading) -> Result<Vec<Option<Scan>>> {
+/// What the inputs hold by gene, or as many of them as `sample` says; and the cells of those.
+fn scan(
+    sources: &[Box<dyn Source>],
+    genes: &GenePlan,
+    sample: Option<usize>,
+    reading: &Reading,
+) -> Result<(Totals, u64)> {
     let wanted = sample.unwrap_or(sources.len()).clamp(1, sources.len());
-    let chosen: Vec<usize> = (0..wanted).map(|turn| turn * sources.len() / wanted).collect();
-    let mut scans = Vec::with_capacity(sources.len());
-    for (at, source) in sources.iter().enumerate() {
-        scans.push(match chosen.contains(&at) {
-            true => Some(source.scan(reading)?),
-            false => None,
-        });
+    let (mut totals, mut cells) = (Totals::default(), 0);
+    for input in (0..wanted).map(|turn| turn * sources.len() / wanted) {
+        genes.add(input, &sources[input].scan(reading)?, &mut totals);
+        cells += sources[input].n_cells();
     }
-    Ok(scans)
+    Ok((totals, cells))
 }
 
 impl Prepared {
@@ -175,69 +195,107 @@ impl Prepared {
 
     /// Bytes that the dataset is reckoned to take, and that temporary files may take besides.
     pub fn estimate(&self) -> (u64, u64) {
-        let entries = self.sources.iter().map(|source| source.entries().unwrap_or(0)).sum();
-        let nonzeros = self.nonzeros.unwrap_or(entries);
-        let dataset = nonzeros * BYTES_PER_NONZERO + self.n_cells * OBS_BYTES_PER_CELL;
-        let spilled = match self.options.shuffle {
-            Some(_) => nonzeros * SPILLED_BYTES_PER_NONZERO,
+        let dataset = self.tile_bytes + self.n_cells * obs_bytes_per_cell(&self.obs.columns) + self.genes_bytes();
+        let shuffled = match self.options.shuffle {
+            Some(_) => self.nonzeros * SHUFFLED_BYTES_PER_NONZERO + self.n_cells * 64,
             None => 0,
         };
-        (dataset, spilled)
+        // Inputs are read one after another, and what one spills is gone when it is read.
+        let spilled = self.sources.iter().map(|source| source.spilled_bytes()).max();
+        (dataset, shuffled + spilled.unwrap_or(0))
+    }
+
+    /// Names and tables of genes, hardly compressed.
+    fn genes_bytes(&self) -> u64 {
+        let genes = &self.genes.genes;
+        let names: usize = genes.names.iter().map(|name| 2 * name.len() + 1).sum();
+        let columns = genes.columns.iter().map(|column| column.values.get_array_memory_size());
+        (names + columns.sum::<usize>() / 2 + 4 * genes.len()) as u64
     }
 
     /// Writes the dataset into `out`.
     ///
-    /// `progress` is told after every block of cells. When `reading.stop` is set, it ends with
-    /// [`ConvertError::Interrupted`]; what is there then can be continued with `resume`.
+    /// `progress` is told every now and then, by another thread. When `reading.stop` is set, it ends with
+    /// [`ConvertError::Interrupted`]; what is there then can be continued with [`Existing::Resume`].
     ///
     /// # Errors
     /// When `out` is not to be written to, there is no space, or reading or writing fails. There is no manifest then.
-    pub fn write(self, out: &Path, reading: &Reading, progress: impl Fn(Progress)) -> Result<Converted> {
-        self.check_space(out)?;
-        let record = self.record().to_string();
-        let mut writer = self.start(out, &record)?;
+    pub fn write(self, out: &Path, reading: &Reading, progress: impl Fn(Progress) + Send + Sync) -> Result<Converted> {
+        let output = Output::start(out, self.options.existing, &self.record().to_string())?;
+        // Started over, in an empty folder or in one with tiles to be kept.
+        let writer = DatasetWriter::resume(out, self.writer_options())?;
+        let watch = &writer.watch();
+        let read = AtomicU64::new(0);
+        let shuffling = self.options.shuffle.is_some();
+        let tell = || {
+            progress(Progress {
+                read: read.load(Ordering::Relaxed),
+                shuffling,
+                encoded: watch.encoded(),
+            });
+        };
+        let (done, ended) = channel::<()>();
+        let written = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // Until the sender is gone.
+                while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    if reading.stop.load(Ordering::Relaxed) {
+                        watch.stop();
+                    }
+                    tell();
+                }
+            });
+            let written = self.write_cells(writer, out, reading, &read);
+            drop(done);
+            written
+        });
+        let (finished, duplicates) = written.map_err(|error| match error {
+            ConvertError::Write(WriteError::Stopped) => ConvertError::Interrupted,
+            error => error,
+        })?;
+        Ok(Converted {
+            bytes: output.finish()?,
+            duplicates,
+            finished,
+        })
+    }
+
+    /// Writes everything; the duplicates found, too.
+    fn write_cells(
+        &self,
+        mut writer: DatasetWriter,
+        out: &Path,
+        reading: &Reading,
+        read: &AtomicU64,
+    ) -> Result<(Finished, u64)> {
         let reading = Reading {
             scratch: out.to_path_buf(),
             progress: Arc::new(|_| ()),
             ..reading.clone()
         };
-        let mut state = State {
-            progress: Progress::default(),
-            duplicates: 0,
-        };
+        let mut duplicates = 0;
         match self.options.shuffle {
             None => self.read_all(&reading, |rows, obs, block| {
-                state.duplicates += block.duplicates;
+                duplicates += block.duplicates;
                 push(&mut writer, &rows, &obs, self.n_genes())?;
-                state.tell(&writer, &rows, &progress);
+                read.fetch_add(rows.n_cells() as u64, Ordering::Relaxed);
                 Ok(())
             })?,
             Some(seed) => {
-                let mut shuffle = Shuffle::new(seed, self.nonzeros.unwrap_or(0), out)?;
-                let mut schema = None;
+                let mut shuffle = Shuffle::new(seed, buckets(self.nonzeros), out)?;
                 self.read_all(&reading, |rows, obs, block| {
-                    state.duplicates += block.duplicates;
-                    schema.get_or_insert_with(|| obs.schema());
-                    shuffle.push(&rows, &obs)
+                    duplicates += block.duplicates;
+                    shuffle.push(&rows, &obs)?;
+                    read.fetch_add(rows.n_cells() as u64, Ordering::Relaxed);
+                    Ok(())
                 })?;
-                let schema = schema.unwrap_or_else(|| Arc::new(arrow::datatypes::Schema::empty()));
-                for bucket in shuffle.finish(&schema) {
+                for bucket in shuffle.finish(&self.obs.schema()) {
                     let (rows, obs) = bucket?;
-                    if reading.stop.load(Ordering::Relaxed) {
-                        return Err(ConvertError::Interrupted);
-                    }
                     push(&mut writer, &rows, &obs, self.n_genes())?;
-                    state.tell(&writer, &rows, &progress);
                 }
             }
         }
-        let finished = writer.finish()?;
-        fs::remove_file(out.join(RECORD)).map_err(ConvertError::io(out, "remove a temporary file in"))?;
-        Ok(Converted {
-            bytes: folder_bytes(out).map_err(ConvertError::io(out, "read"))?,
-            duplicates: state.duplicates,
-            finished,
-        })
+        Ok((writer.finish()?, duplicates))
     }
 
     /// Reads all inputs and gives their cells, renumbered, with their rows of obs.
@@ -289,36 +347,6 @@ impl Prepared {
         })
     }
 
-    fn start(&self, out: &Path, record: &str) -> Result<DatasetWriter> {
-        let record_path = out.join(RECORD);
-        if self.options.resume
-            && out.exists()
-            && fs::read_dir(out)
-                .map_err(ConvertError::io(out, "read"))?
-                .next()
-                .is_some()
-        {
-            let found = fs::read_to_string(&record_path).map_err(|_| {
-                ConvertError::input(
-                    out,
-                    RECORD,
-                    "is missing: this is no unfinished conversion that could be resumed",
-                )
-            })?;
-            if found != record {
-                let fault = "was made from other inputs or with other options than these: it cannot be resumed";
-                return Err(ConvertError::input(out, RECORD, fault));
-            }
-            return Ok(DatasetWriter::resume(out, self.writer_options())?);
-        }
-        if self.options.overwrite {
-            remove_dataset(out)?;
-        }
-        let writer = DatasetWriter::create(out, self.writer_options())?;
-        fs::write(&record_path, record).map_err(ConvertError::io(&record_path, "write"))?;
-        Ok(writer)
-    }
-
     fn writer_options(&self) -> WriterOptions {
         let mut metadata = Map::new();
         let mut formats: Vec<&str> = self.sources.iter().map(|source| source.format()).collect();
@@ -328,6 +356,7 @@ impl Prepared {
         metadata.insert("writer".into(), json!(concat!("dcfs ", env!("CARGO_PKG_VERSION"))));
         if let Some(seed) = self.options.shuffle {
             metadata.insert("shuffle_seed".into(), json!(seed));
+            metadata.insert("shuffle_buckets".into(), json!(buckets(self.nonzeros)));
         }
         WriterOptions {
             tile_size: self.options.tile_size,
@@ -336,7 +365,7 @@ impl Prepared {
             threads: self.options.threads,
             genes: WrittenGenes {
                 order: Some(self.genes.order.clone()),
-                names: Some(self.genes.genes.names.clone()),
+                names: Some(self.genes.genes.names.to_vec()),
                 table: Some(self.genes.genes.to_table()),
             },
             obs: Some(self.obs.columns.clone()),
@@ -368,13 +397,9 @@ impl Prepared {
         if !self.options.check_space {
             return Ok(());
         }
-        let existing = std::path::absolute(out)
-            .ok()
-            .and_then(|path| path.ancestors().find(|path| path.exists()).map(Path::to_path_buf));
-        let Some(free) = existing.and_then(|path| rustix::fs::statvfs(&path).ok()) else {
+        let Some(free) = room(out, self.options.existing) else {
             return Ok(());
         };
-        let free = free.f_bavail.saturating_mul(free.f_frsize);
         let (dataset, spilled) = self.estimate();
         let needed = dataset.saturating_add(spilled);
         if needed > free {
@@ -387,20 +412,6 @@ impl Prepared {
             )));
         }
         Ok(())
-    }
-}
-
-struct State {
-    progress: Progress,
-    duplicates: u64,
-}
-
-impl State {
-    fn tell(&mut self, writer: &DatasetWriter, rows: &Rows, progress: &impl Fn(Progress)) {
-        self.progress.cells += rows.n_cells() as u64;
-        self.progress.nonzeros += rows.genes.len() as u64;
-        (self.progress.tiles, self.progress.tile_bytes) = writer.written();
-        progress(self.progress);
     }
 }
 
@@ -420,49 +431,4 @@ fn identity(source: &dyn Source) -> Value {
         .map(|time| time.as_nanos().to_string());
     let path = fs::canonicalize(source.path()).unwrap_or_else(|_| source.path().to_path_buf());
     json!({"path": path.to_string_lossy(), "bytes": source.bytes(), "modified": modified})
-}
-
-/// Removes a dataset, finished or not, and nothing else that may be in its folder.
-fn remove_dataset(root: &Path) -> Result<()> {
-    let is_one = root.join("manifest.json").is_file() || root.join(RECORD).is_file();
-    if !is_one {
-        return Ok(());
-    }
-    // The manifest first: what is left of a dataset is none.
-    for file in [
-        "manifest.json",
-        RECORD,
-        "gene_order.npy",
-        "var_names.txt",
-        "var.parquet",
-    ] {
-        match fs::remove_file(root.join(file)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(ConvertError::io(&root.join(file), "remove")(error));
-            }
-            _ => {}
-        }
-    }
-    for folder in ["tiles", "obs"] {
-        let path = root.join(folder);
-        if path.is_dir() {
-            fs::remove_dir_all(&path).map_err(ConvertError::io(&path, "remove"))?;
-        }
-    }
-    Ok(())
-}
-
-fn folder_bytes(folder: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    let mut folders: Vec<PathBuf> = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => folders.push(entry.path()),
-                false => bytes += entry.metadata()?.len(),
-            }
-        }
-    }
-    Ok(bytes)
 }

@@ -2,7 +2,7 @@
 //!
 //! Each cell goes to a random bucket, in one temporary file without a name; then the buckets follow each other, each
 //! in random order. Every order of all cells is equally likely, and the order depends on the seed, the number of cells
-//! and of their nonzeros alone.
+//! and that of buckets alone.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ use super::renumber::Rows;
 /// Nonzeros that a bucket should hold.
 const BUCKET_NONZEROS: u64 = 8 << 20;
 /// Buckets at most; beyond it buckets grow.
-const MAX_BUCKETS: u64 = 1024;
+pub(crate) const MAX_BUCKETS: u64 = 1024;
 /// Bytes of counts that a bucket collects before they are written.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Rows of obs that a bucket collects before they are written.
@@ -54,10 +54,14 @@ fn below(random: u64, n: usize) -> usize {
     ((u128::from(random) * n as u128) >> 64) as usize
 }
 
+/// Buckets for cells with about this many nonzeros.
+pub(crate) fn buckets(nonzeros: u64) -> u64 {
+    nonzeros.div_ceil(BUCKET_NONZEROS).clamp(1, MAX_BUCKETS)
+}
+
 impl Shuffle {
-    /// For cells with about `nonzeros` nonzeros; spills into the folder `scratch`.
-    pub(crate) fn new(seed: u64, nonzeros: u64, scratch: &Path) -> Result<Self> {
-        let buckets = nonzeros.div_ceil(BUCKET_NONZEROS).clamp(1, MAX_BUCKETS);
+    /// With as many buckets as [`buckets`] has it; spills into the folder `scratch`.
+    pub(crate) fn new(seed: u64, buckets: u64, scratch: &Path) -> Result<Self> {
         Ok(Self {
             seed,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
@@ -205,7 +209,7 @@ mod tests {
 
     fn shuffled(seed: u64, buckets: u64, step: usize) -> Vec<(u32, String)> {
         let n = 5000;
-        let mut shuffle = Shuffle::new(seed, buckets * BUCKET_NONZEROS, &std::env::temp_dir()).unwrap();
+        let mut shuffle = Shuffle::new(seed, super::buckets(buckets * BUCKET_NONZEROS), &std::env::temp_dir()).unwrap();
         let mut schema = None;
         for from in (0..n).step_by(step) {
             let cells = from..(from + step).min(n);

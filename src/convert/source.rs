@@ -63,6 +63,14 @@ pub trait Source: Send + Sync {
     /// When reading cannot begin. Blocks are errors of their own.
     fn rows<'a>(&'a self, reading: &Reading) -> Result<RowStream<'a>>;
 
+    /// Bytes of temporary files that [`Source::rows`] is reckoned to need; known after a scan.
+    fn spilled_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The gene tables it holds, so that tables of several inputs can share what is the same.
+    fn gene_tables(&mut self) -> Vec<&mut Genes>;
+
     /// What the user should know of how the input was understood.
     fn notes(&self) -> Vec<String> {
         Vec::new()
@@ -138,8 +146,8 @@ pub enum SourceKind {
 pub struct Scan {
     /// The sum of each gene's counts.
     pub totals: Vec<u64>,
-    /// Entries that are not zero; duplicates count as often as they are there.
-    pub nonzeros: u64,
+    /// Each gene's entries that are not zero; duplicates count as often as they are there.
+    pub nonzeros: Vec<u64>,
 }
 
 /// Counts of consecutive cells as compressed rows: genes strictly increasing in each row, no zeros.
@@ -311,12 +319,18 @@ impl RowBlock {
 }
 
 impl Scan {
-    /// Adds entries.
-    pub(crate) fn add(&mut self, genes: &[u32], counts: &[u32]) {
-        for (&gene, &count) in genes.iter().zip(counts) {
-            self.totals[gene as usize] += u64::from(count);
-            self.nonzeros += u64::from(count != 0);
+    /// Of no entries yet.
+    pub(crate) fn new(n_genes: usize) -> Self {
+        Self {
+            totals: vec![0; n_genes],
+            nonzeros: vec![0; n_genes],
         }
+    }
+
+    /// Adds an entry.
+    pub(crate) fn add(&mut self, gene: u32, count: u32) {
+        self.totals[gene as usize] += u64::from(count);
+        self.nonzeros[gene as usize] += u64::from(count != 0);
     }
 }
 

@@ -56,12 +56,15 @@ impl Selected {
         }
     }
 
-    /// What a scan of all genes says of the wanted ones; nonzeros are an upper bound then.
-    pub(crate) fn scan(&self, scan: Scan) -> Scan {
-        let wanted = scan.totals.iter().zip(&self.renumber).filter(|(_, new)| new.is_some());
+    /// What a scan of all genes says of the wanted ones.
+    pub(crate) fn scan(&self, scan: &Scan) -> Scan {
+        let wanted = |of_all: &[u64]| -> Vec<u64> {
+            let wanted = of_all.iter().zip(&self.renumber).filter(|(_, new)| new.is_some());
+            wanted.map(|(&number, _)| number).collect()
+        };
         Scan {
-            totals: wanted.map(|(&total, _)| total).collect(),
-            nonzeros: scan.nonzeros,
+            totals: wanted(&scan.totals),
+            nonzeros: wanted(&scan.nonzeros),
         }
     }
 }
@@ -256,7 +259,7 @@ fn read_features(file: &H5File, group: &str, expected: u64) -> Result<Genes> {
         }
     }
     Ok(Genes {
-        names: read_text(file, &format!("{features}/name"), expected)?,
+        names: Arc::new(read_text(file, &format!("{features}/name"), expected)?),
         index_name: None,
         columns,
     })
@@ -266,7 +269,7 @@ fn read_features(file: &H5File, group: &str, expected: u64) -> Result<Genes> {
 fn read_genes(file: &H5File, group: &str, expected: u64) -> Result<Genes> {
     let ids = read_text(file, &format!("{group}/genes"), expected)?;
     Ok(Genes {
-        names: read_text(file, &format!("{group}/gene_names"), expected)?,
+        names: Arc::new(read_text(file, &format!("{group}/gene_names"), expected)?),
         index_name: None,
         columns: vec![column("gene_ids", &ids)],
     })
@@ -314,7 +317,7 @@ impl Source for TenxH5 {
     fn scan(&self, reading: &Reading) -> Result<Scan> {
         let scan = self.matrix.scan(reading).map_err(|error| self.named(error))?;
         Ok(match &self.selected {
-            Some(selected) => selected.scan(scan),
+            Some(selected) => selected.scan(&scan),
             None => scan,
         })
     }
@@ -328,6 +331,11 @@ impl Source for TenxH5 {
                 None => block,
             })
         })))
+    }
+
+    fn gene_tables(&mut self) -> Vec<&mut Genes> {
+        let selected = self.selected.iter_mut().map(|selected| &mut selected.genes);
+        selected.chain([&mut self.genes]).collect()
     }
 
     fn notes(&self) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use arrow::array::RecordBatch;
 use serde_json::{Map, Value};
 
-use super::encoders::{Encoders, Settings, TileRows};
+use super::encoders::{Encoders, Settings, TileRows, Watch};
 use super::file::{create_folder, sync_folder, write_file};
 use super::obs::ObsWriter;
 use super::{Genes, WriteError};
@@ -191,9 +191,9 @@ impl DatasetWriter {
         self.tile_cells.len() as u64 * self.options.tile_size + self.tile.n_cells()
     }
 
-    /// Tiles written so far, and the size of their files in bytes.
-    pub fn written(&self) -> (usize, u64) {
-        self.encoders.written()
+    /// Lets other threads see how far encoding is, and stop it.
+    pub fn watch(&self) -> Watch {
+        self.encoders.watch()
     }
 
     /// Adds the next cells, any number of them, with their rows of obs if the dataset has any: columns in the order,
@@ -335,7 +335,7 @@ impl DatasetWriter {
         self.tile_cells.push(tile.n_cells());
         self.tile_nnz.push(tile.indices.len() as u64);
         match self.keep_tiles.then(|| self.whole_tile(id, &tile)).flatten() {
-            Some(bytes) => self.encoders.keep(bytes)?,
+            Some(bytes) => self.encoders.keep(&tile, bytes)?,
             None => self.encoders.push(id, tile)?,
         }
         self.obs.as_mut().map_or(Ok(()), ObsWriter::end_tile)

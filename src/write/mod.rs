@@ -13,6 +13,7 @@ mod obs;
 pub mod synthetic;
 
 pub use dataset::{DatasetWriter, Finished, WriterOptions};
+pub use encoders::{Encoded, Watch};
 pub use error::WriteError;
 pub use genes::Genes;
 

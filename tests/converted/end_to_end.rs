@@ -360,8 +360,15 @@ fn a_shuffle_keeps_every_cell_with_its_name() {
         &"--shuffle",
         &"1",
     ]);
-    let refused = fails(&[&"verify", &shuffled, &"--against", &input]);
-    assert!(refused.contains("shuffled (seed 1)"), "{refused}");
+    let told = succeeds(&[&"verify", &shuffled, &"--against", &input]);
+    assert!(
+        told.contains("no differences against the input: 500 cells") && told.contains(", 500 values of obs"),
+        "{told}"
+    );
+    let other = scratch.join("other");
+    write_mtx(&other, &genes(0..60), 500, 5);
+    let differs = fails(&[&"verify", &shuffled, &"--against", &other]);
+    assert!(differs.contains("cell 0 (cell5_"), "{differs}");
     // Rows by cell name, with no reader of ours.
     let read = reader.arg(&plain).arg(&shuffled).output().unwrap();
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
@@ -383,7 +390,11 @@ fn an_output_that_exists_is_replaced_only_when_told_and_nothing_else_in_it_is_to
     assert!(output.join("tiles/tile_000003.dct").exists());
     fs::write(output.join("notes.txt"), "mine").unwrap();
     let refused = fails(&[&"convert", &output, &input, &"--overwrite"]);
-    assert!(refused.contains("not empty"), "{refused}");
+    assert!(
+        refused.contains("\"notes.txt\", which is no part of a dataset"),
+        "{refused}"
+    );
+    assert!(output.join("manifest.json").exists());
     assert_eq!(fs::read_to_string(output.join("notes.txt")).unwrap(), "mine");
 }
 

@@ -173,7 +173,7 @@ fn read(source: &dyn Source, folder: &Path) -> dcfs::convert::error::Result<Valu
     }
     assert_eq!(rows.len() as u64, source.n_cells());
     assert_eq!(scan.totals, totals, "the scan and the rows have the same totals");
-    assert!(scan.nonzeros >= nonzeros);
+    assert_eq!(scan.nonzeros.iter().sum::<u64>(), nonzeros);
     if let Some(entries) = source.entries() {
         assert_eq!(
             ticked.load(Ordering::Relaxed),
@@ -198,7 +198,7 @@ fn read(source: &dyn Source, folder: &Path) -> dcfs::convert::error::Result<Valu
         .map(|n| n.map(str::to_owned))
         .collect();
     Ok(
-        json!({"cells": cells, "genes": source.genes().names, "rows": rows, "obs": obs, "var": describe_genes(source.genes())}),
+        json!({"cells": cells, "genes": *source.genes().names, "rows": rows, "obs": obs, "var": describe_genes(source.genes())}),
     )
 }
 

@@ -35,7 +35,7 @@ use heap::Heap;
 const MAX_ELEMENT_BYTES: u64 = 1 << 20;
 /// Bytes of one read; callers read in windows far below it.
 const MAX_READ_BYTES: u64 = 1 << 36;
-/// Decoded chunks that reach beyond a window are kept for the next one up to this size.
+/// Decoded chunks beside each other that reach beyond a window are kept for the next one up to this size.
 const KEPT_BYTES: usize = 128 << 20;
 
 /// An open HDF5 file.
@@ -609,7 +609,8 @@ impl H5Dataset {
         }
         drop(kept);
         self.decode_all(chunks, &missing, threads, use_chunk)?;
-        if next.iter().map(|(_, chunk)| chunk.len()).sum::<usize>() <= KEPT_BYTES {
+        // One has just been in memory, however large it is, and must not be decoded again for every window.
+        if next.len() == 1 || next.iter().map(|(_, chunk)| chunk.len()).sum::<usize>() <= KEPT_BYTES {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = next;
         }
         Ok(out)
