@@ -84,6 +84,7 @@ impl H5ad {
         }
         let mut notes = Vec::new();
         let genes = read_genes(&var, &mut notes)?;
+        notes.extend(left_behind(&file, &others)?);
         Ok(Self {
             file,
             matrix_name,
@@ -111,6 +112,25 @@ fn others(file: &H5File, chosen: &str) -> Result<Vec<String>> {
         others.push("--use-raw".into());
     }
     Ok(others)
+}
+
+/// What the file holds that a dataset has no place for.
+fn left_behind(file: &H5File, others: &[String]) -> Result<Option<String>> {
+    let mut left = Vec::new();
+    for group in ["obsm", "obsp", "varm", "varp", "uns"] {
+        if file.is_group(group)? {
+            let members = file.members(group)?;
+            if !members.is_empty() {
+                left.push(format!("{group} ({})", members.join(", ")));
+            }
+        }
+    }
+    let others = others.iter().map(|other| format!("the matrix that {other} chooses"));
+    left.extend(others);
+    Ok(match left.is_empty() {
+        true => None,
+        false => Some(format!("not part of a dataset: {}", left.join(", "))),
+    })
 }
 
 fn hint(others: &[String]) -> Option<String> {

@@ -1,20 +1,28 @@
 //! Count matrices in HDF5: compressed rows, compressed columns, dense. Knows neither names nor what else a file holds.
 
 use std::ops::Range;
+use std::sync::mpsc::sync_channel;
 
 use super::error::{ConvertError, Result};
 use super::hdf5::{H5Dataset, NotACount};
 use super::regroup::Regroup;
 use super::source::{MatrixError, Reading, RowBlock, Scan};
 
-/// Entries that are read at a time.
-const WINDOW_ENTRIES: u64 = 2 << 20;
+/// Entries that are read at a time for each thread, at least, and at most.
+const WINDOW_ENTRIES: [u64; 3] = [1 << 18, 1 << 19, 1 << 22];
 /// Offsets that are read at a time.
 const WINDOW_OFFSETS: u64 = 1 << 17;
 /// A band of chunks that covers all columns may have this many bytes; larger ones are regrouped chunk by chunk.
 const MAX_BAND_BYTES: u64 = 128 << 20;
 /// A row may have more entries than there are genes only up to this many: they are duplicates then.
 const MAX_ROW_ENTRIES: u64 = 1 << 20;
+
+/// Entries that are read at a time: so many that every thread has something to decode, and no more, since what stays in
+/// a processor's cache is faster to work on.
+fn window_entries(reading: &Reading) -> u64 {
+    let [each, least, most] = WINDOW_ENTRIES;
+    (each * reading.threads as u64).clamp(least, most)
+}
 
 /// A matrix of cells by genes.
 pub(crate) struct Matrix {
@@ -140,15 +148,16 @@ impl Matrix {
     pub(crate) fn scan(&self, reading: &Reading) -> MatrixResult<Scan> {
         let mut scan = Scan::new(self.n_genes as usize);
         match &self.form {
-            Form::Rows(sparse) => {
-                for window in sparse.windows(reading, Majors::Parts) {
+            Form::Rows(sparse) => ahead(sparse.windows(reading, Majors::Parts), |windows| {
+                for window in windows {
                     let window = window.map_err(|bad| bad.by_cell())?;
                     reading.tick(window.counts.len() as u64)?;
                     for (&gene, &count) in window.minors.iter().zip(&window.counts) {
                         scan.add(gene, count);
                     }
                 }
-            }
+                MatrixResult::Ok(())
+            })?,
             Form::Columns(sparse) => {
                 for window in sparse.windows(reading, Majors::Parts) {
                     let window = window.map_err(|bad| bad.by_gene())?;
@@ -162,7 +171,7 @@ impl Matrix {
                 }
             }
             Form::Dense(data) => {
-                for window in dense_windows(data) {
+                for window in dense_windows(data, reading) {
                     let block = dense_block(data, &window, reading)?;
                     reading.tick(block.len() as u64)?;
                     let width = (window.columns.end - window.columns.start) as usize;
@@ -206,7 +215,7 @@ impl Matrix {
             }
             Form::Dense(data) if is_banded(data) => {
                 let reading = reading.clone();
-                Ok(Box::new(dense_windows(data).into_iter().map(move |window| {
+                Ok(Box::new(dense_windows(data, &reading).into_iter().map(move |window| {
                     let block = dense_block(data, &window, &reading)?;
                     Ok(compress(
                         window.rows.start,
@@ -219,7 +228,7 @@ impl Matrix {
             Form::Dense(data) => {
                 // Buckets only grow if there are more.
                 let mut regroup = Regroup::new(self.n_cells, self.likely_nonzeros(), &reading.scratch)?;
-                for window in dense_windows(data) {
+                for window in dense_windows(data, reading) {
                     let block = dense_block(data, &window, reading)?;
                     reading.tick(0)?;
                     let width = (window.columns.end - window.columns.start) as usize;
@@ -237,6 +246,27 @@ impl Matrix {
             }
         }
     }
+}
+
+/// Has another thread take from `items`, one ahead of `each`, which takes them all.
+fn ahead<I, R>(items: I, each: impl FnOnce(std::sync::mpsc::IntoIter<I::Item>) -> R) -> R
+where
+    I: Iterator + Send,
+    I::Item: Send,
+{
+    let (send, receive) = sync_channel(1);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for item in items {
+                // Nobody receives any more after a failure.
+                if send.send(item).is_err() {
+                    return;
+                }
+            }
+        });
+        // The receiver moves in, so that it is gone, and the sender stops, before the scope waits for it.
+        each(receive.into_iter())
+    })
 }
 
 /// A window that cannot be read, in terms of major and minor.
@@ -320,6 +350,7 @@ impl Sparse {
         let mut offsets = Offsets {
             sparse: self,
             majors,
+            entries: window_entries(reading),
             first: 0,
             known: Vec::new(),
         };
@@ -344,28 +375,31 @@ impl Sparse {
         let indptr: Vec<usize> = offsets.iter().map(|&offset| (offset - from) as usize).collect();
         // Each of the two decodes on half of the threads.
         let threads = threads.div_ceil(2);
-        let (bytes, minors) = std::thread::scope(|scope| {
-            let data = scope.spawn(|| self.data.read(from..to, threads));
+        let (counts, minors) = std::thread::scope(|scope| {
+            let counts = scope.spawn(|| self.read_counts(from..to, threads));
             let minors = self.read_minors(from..to, threads);
-            (data.join(), minors)
+            (counts.join(), minors)
         });
-        let bytes = bytes.map_err(|_| self.data.fault("reading failed"))??;
+        let counts = counts.map_err(|_| self.data.fault("reading failed"))??;
         let minors = minors?;
-        let mut counts = Vec::new();
-        self.data
-            .number()?
-            .counts(&bytes, &mut counts)
-            .map_err(|bad| BadWindow::Count {
-                major: first + (indptr.partition_point(|&start| start <= bad.index) as u64 - 1),
-                minor: minors[bad.index],
-                bad,
-            })?;
+        let counts = counts.map_err(|bad| BadWindow::Count {
+            major: first + (indptr.partition_point(|&start| start <= bad.index) as u64 - 1),
+            minor: minors[bad.index],
+            bad,
+        })?;
         Ok(Window {
             first,
             indptr,
             minors,
             counts,
         })
+    }
+
+    fn read_counts(&self, entries: Range<u64>, threads: usize) -> Result<std::result::Result<Vec<u32>, NotACount>> {
+        let bytes = self.data.read(entries, threads)?;
+        let mut counts = Vec::new();
+        let counted = self.data.number()?.counts(&bytes, &mut counts);
+        Ok(counted.map(|()| counts))
     }
 
     fn read_minors(&self, entries: Range<u64>, threads: usize) -> Result<Vec<u32>> {
@@ -398,6 +432,8 @@ enum Majors {
 struct Offsets<'a> {
     sparse: &'a Sparse,
     majors: Majors,
+    /// About as many as a window should have.
+    entries: u64,
     /// The major that `known` begins with.
     first: u64,
     /// Offsets read and not yet used; the first is where the next window begins.
@@ -405,7 +441,7 @@ struct Offsets<'a> {
 }
 
 impl Offsets<'_> {
-    /// The next majors with about [`WINDOW_ENTRIES`] entries: the first, and the offsets of all and of their end.
+    /// The next majors with about as many entries: the first, and the offsets of all and of their end.
     fn next_window(&mut self) -> Result<Option<(u64, Vec<u64>)>> {
         let sparse = self.sparse;
         if self.first >= sparse.major {
@@ -417,13 +453,13 @@ impl Offsets<'_> {
             self.check()?;
         }
         let begin = self.known[0];
-        if self.majors == Majors::Parts && self.known[1] - begin > WINDOW_ENTRIES {
-            self.known[0] = begin + WINDOW_ENTRIES;
-            return Ok(Some((self.first, vec![begin, begin + WINDOW_ENTRIES])));
+        if self.majors == Majors::Parts && self.known[1] - begin > self.entries {
+            self.known[0] = begin + self.entries;
+            return Ok(Some((self.first, vec![begin, begin + self.entries])));
         }
         // At least one, however many entries it has.
         let taken = self.known[1..]
-            .partition_point(|&end| end - begin <= WINDOW_ENTRIES)
+            .partition_point(|&end| end - begin <= self.entries)
             .max(1);
         let window = self.known[..=taken].to_vec();
         let first = self.first;
@@ -478,7 +514,7 @@ fn is_banded(data: &H5Dataset) -> bool {
 }
 
 /// Windows that cover the matrix: of whole rows, or of single chunks column by column.
-fn dense_windows(data: &H5Dataset) -> Vec<DenseWindow> {
+fn dense_windows(data: &H5Dataset, reading: &Reading) -> Vec<DenseWindow> {
     let (rows, columns) = (data.rows(), data.columns());
     let steps = |end: u64, step: u64| {
         (0..end)
@@ -495,7 +531,7 @@ fn dense_windows(data: &H5Dataset) -> Vec<DenseWindow> {
             })
             .collect(),
         chunk => {
-            let wanted = (WINDOW_ENTRIES / columns.max(1)).max(1);
+            let wanted = (window_entries(reading) / columns.max(1)).max(1);
             // Whole bands, so that no chunk is needed for two windows.
             let band = chunk.map_or(1, |(rows, _)| rows);
             let step = (wanted / band).max(1) * band;

@@ -36,6 +36,8 @@ trait Stored: Copy + Display + PartialEq {
     fn read<const BIG: bool>(bytes: &[u8]) -> Self;
     /// A count, or anything.
     fn as_count(self) -> u32;
+    /// Whether there is no fault, in few operations.
+    fn is_count(self) -> bool;
     fn fault(self) -> Option<CountFault>;
 }
 
@@ -59,6 +61,10 @@ macro_rules! stored_integer {
             }
             #[inline(always)]
             #[allow(unused_comparisons)]
+            fn is_count(self) -> bool {
+                (self >= 0) & (self as u64 <= u64::from(MAX_COUNT))
+            }
+            #[allow(unused_comparisons)]
             fn fault(self) -> Option<CountFault> {
                 if self < 0 {
                     Some(CountFault::Negative)
@@ -73,7 +79,7 @@ macro_rules! stored_integer {
 }
 
 macro_rules! stored_float {
-    ($($native:ty, $arrow:ty, $to:ident;)*) => {$(
+    ($($native:ty, $arrow:ty, $to:ident, $wide:ident;)*) => {$(
         impl Stored for $native {
             type Arrow = $arrow;
             const SIZE: usize = size_of::<$native>();
@@ -85,9 +91,15 @@ macro_rules! stored_float {
             }
             #[inline(always)]
             fn as_count(self) -> u32 {
-                $to(self) as u32
+                $to(self) as i32 as u32
             }
             #[inline(always)]
+            fn is_count(self) -> bool {
+                // A saturating cast: what is no count does not come back as it was, but for 2^31, which a narrow float
+                // takes 2^31 - 1 for. To and from signed numbers, processors have instructions for several at a time.
+                let count = $to(self) as i32;
+                (count >= 0) & (count as $wide == $to(self)) & ((count != i32::MAX) | ($wide::MANTISSA_DIGITS >= 31))
+            }
             fn fault(self) -> Option<CountFault> {
                 let value = $to(self);
                 // A saturating cast: a value beyond the range, or NaN, does not come back.
@@ -130,9 +142,9 @@ stored_integer! {
     u64, UInt64Type;
 }
 stored_float! {
-    F16, Float16Type, widen;
-    f32, Float32Type, same32;
-    f64, Float64Type, same64;
+    F16, Float16Type, widen, f32;
+    f32, Float32Type, same32, f32;
+    f64, Float64Type, same64, f64;
 }
 
 /// Runs `$body` with `$T` naming the Rust type of `$kind`.
@@ -323,14 +335,16 @@ fn each<T: Stored, E>(bytes: &[u8], big: bool, mut f: impl FnMut(usize, T) -> Re
 fn counts_of<T: Stored, const BIG: bool>(bytes: &[u8], counts: &mut Vec<u32>) -> Result<(), NotACount> {
     // Values are converted and checked in blocks, so that the compiler can vectorise both.
     const BLOCK: usize = 1024;
-    counts.reserve(bytes.len() / T::SIZE);
-    for (block, bytes) in bytes.chunks(BLOCK * T::SIZE).enumerate() {
+    let from = counts.len();
+    counts.resize(from + bytes.len() / T::SIZE, 0);
+    let blocks = counts[from..].chunks_mut(BLOCK).zip(bytes.chunks(BLOCK * T::SIZE));
+    for (block, (counts, bytes)) in blocks.enumerate() {
         let mut bad = false;
-        counts.extend(bytes.chunks_exact(T::SIZE).map(|bytes| {
+        for (count, bytes) in counts.iter_mut().zip(bytes.chunks_exact(T::SIZE)) {
             let value = T::read::<BIG>(bytes);
-            bad |= value.fault().is_some();
-            value.as_count()
-        }));
+            bad |= !value.is_count();
+            *count = value.as_count();
+        }
         if bad {
             for (index, bytes) in bytes.chunks_exact(T::SIZE).enumerate() {
                 let value = T::read::<BIG>(bytes);
@@ -443,6 +457,36 @@ mod tests {
             first_fault(NumericType::UInt64, &u64::MAX.to_le_bytes()),
             (0, CountFault::TooLarge)
         );
+    }
+
+    #[test]
+    fn the_quick_look_at_a_float_agrees_with_the_careful_one() {
+        let whole = [0.0, -0.0, 1.0, 65535.0, 16777216.0, 2147483520.0, 2147483647.0];
+        let not = [
+            0.5,
+            -1.0,
+            -2147483648.0,
+            2147483647.5,
+            2147483648.0,
+            4294967296.0,
+            1e300,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::MIN_POSITIVE,
+        ];
+        for value in whole.into_iter().chain(not) {
+            assert_eq!(value.is_count(), value.fault().is_none(), "{value}");
+            assert_eq!((value as f32).is_count(), (value as f32).fault().is_none(), "{value}");
+            let half = F16::from_f64(value);
+            assert_eq!(half.is_count(), half.fault().is_none(), "{value}");
+        }
+        assert!(
+            whole
+                .into_iter()
+                .all(|value| f64::is_count(value) && f64::as_count(value) == value as u32)
+        );
+        assert!(!not.into_iter().any(f64::is_count));
     }
 
     #[test]
