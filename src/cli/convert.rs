@@ -293,13 +293,13 @@ fn show(progress: Progress, bar: &Bar, n_cells: u64, input_bytes: u64, elapsed: 
     // Tiles that were there already took no time.
     let cells = (encoded.cells - encoded.kept_cells) as f64;
     let mut text = format!(
-        "{} cells/s, {}/s of input",
+        "{} cells/s, {}/s",
         grouped((cells / seconds) as u64),
         HumanBytes((input_bytes as f64 * cells / n_cells.max(1) as f64 / seconds) as u64)
     );
     if encoded.nonzeros > 0 {
         let each = encoded.bytes as f64 / encoded.nonzeros as f64;
-        text += &format!(", {} ({each:.2} bytes a nonzero)", HumanBytes(encoded.bytes));
+        text += &format!(", {each:.2} bytes a nonzero");
     }
     bar.set("writing", encoded.cells, &text);
 }
@@ -375,9 +375,8 @@ impl Shown {
         };
         let template = match length {
             Some(_) => {
-                format!(
-                    "{{prefix}} {{bar:20}} {{percent}} %  {{human_pos}} of {{human_len}} {unit}, {{eta}} left  {{wide_msg}}"
-                )
+                // With what stands in the message, 80 columns.
+                "{prefix} {bar:12} {percent} %, {eta} left  {wide_msg}".to_owned()
             }
             None => format!("{{prefix}} {{human_pos}} {unit}  {{elapsed}}"),
         };

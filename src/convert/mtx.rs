@@ -120,7 +120,13 @@ impl Files {
                 break;
             }
         }
+        let is_zarr = [".zgroup", "zarr.json"].iter().any(|name| path.join(name).is_file());
         match found.len() {
+            0 if is_zarr => Err(ConvertError::input(
+                path,
+                "folder",
+                "is a zarr store, which is not supported; read it with anndata and save it with write_h5ad",
+            )),
             0 => Err(ConvertError::input(
                 path,
                 "folder",

@@ -37,12 +37,21 @@ impl Default for InputOptions {
 /// # Errors
 /// When it is none of these, or cannot be read.
 pub fn open(path: &Path, options: &InputOptions) -> Result<Box<dyn Source>> {
-    std::fs::metadata(path).map_err(ConvertError::io(path, "open"))?;
+    let metadata = std::fs::metadata(path).map_err(ConvertError::io(path, "open"))?;
+    // Nothing may be read twice of a pipe, and opening one may take for ever.
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Err(ConvertError::input(path, "input", "is neither a file nor a folder"));
+    }
     if MtxFolder::is_one(path) {
         return Ok(Box::new(MtxFolder::open(path, &options.feature_type)?));
     }
     let file = H5File::open(path)?;
-    if matches!(file.node("obs")?, Node::Absent) && TenxH5::is_one(&file)? {
+    if matches!(file.node("obs")?, Node::Absent) {
+        if !TenxH5::is_one(&file)? {
+            let fault =
+                "has neither obs, as AnnData files have, nor a matrix with barcodes, as those of 10x Genomics have";
+            return Err(file.fault("HDF5 root", fault));
+        }
         return Ok(Box::new(TenxH5::open(
             path,
             &options.feature_type,

@@ -13,7 +13,8 @@ use super::error::{ConvertError, Result};
 use super::genes::{GeneColumn, Genes, code_type};
 use super::source::{Scan, Source, SourceColumn, SourceKind};
 use crate::format::MAX_GENES;
-use crate::format::obs::{ColumnKind, NumericType, ObsColumn};
+use crate::format::obs::{ColumnKind, NumericType, ObsColumn, ObsSchema};
+use crate::write::WriteError;
 
 /// The column that holds the cells' names.
 pub const OBS_NAMES: &str = "obs_names";
@@ -204,6 +205,11 @@ impl GenePlan {
             return refused(format!("there are {} genes, expected 1 to {MAX_GENES}", kept.len()));
         }
         let genes = table(sources, &new_genes, &mut notes)?.take(&kept);
+        if let Some(name) = genes.names.iter().find(|name| name.contains(['\n', '\r'])) {
+            return refused(format!(
+                "the gene {name:?} has a line break in its name, which var_names.txt cannot hold"
+            ));
+        }
         let mut new_place = vec![None; union.len()];
         for (&old, new) in kept.iter().zip(0..) {
             new_place[old as usize] = Some(new);
@@ -449,6 +455,8 @@ impl ObsPlan {
             kind: ColumnKind::String,
         });
         plan.fills.iter_mut().for_each(|fills| fills.push(Fill::Names));
+        // What the schema refuses is better known now than when everything has been read.
+        ObsSchema::new(plan.columns.clone()).map_err(WriteError::from)?;
         Ok(plan)
     }
 
@@ -910,6 +918,8 @@ mod tests {
         assert_eq!(*outer.places[0], [Some(0), Some(1)]);
         assert_eq!(*outer.places[1], [Some(1), Some(2)]);
         assert!(genes(&[&["x"], &["y"]], Join::Inner).is_err());
+        let broken = genes(&[&["x", "y\nz"]], Join::Same).unwrap_err().to_string();
+        assert!(broken.contains("\"y\\nz\" has a line break"), "{broken}");
     }
 
     #[test]

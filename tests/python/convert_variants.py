@@ -316,7 +316,7 @@ broken("bad_obs_length", lambda f: replace(f, "obs/_index", np.array(names("c", 
 broken("bad_var_length", lambda f: replace(f, "var/_index", np.array(names("g", 60), dtype="S4")), "expected 60 as var has")
 broken("bad_encoding", lambda f: f["X"].attrs.__setitem__("encoding-type", "coo_matrix"), '"coo_matrix"')
 broken("bad_no_shape", lambda f: f["X"].attrs.__delitem__("shape"), "no attribute that tells its shape")
-broken("bad_no_obs", lambda f: f.__delitem__("obs"), "obs: is missing")
+broken("bad_no_obs", lambda f: f.__delitem__("obs"), "neither obs")
 
 path, *_ = h5("bad_truncated", m, lambda f: write_sparse(f, "X", m, "<i4"))
 size = os.path.getsize(path)
@@ -329,6 +329,19 @@ refuse("bad_empty", f"{out}/bad_empty.h5ad", "HDF5")
 with open(f"{out}/bad_text.h5ad", "w") as file:
     file.write("not HDF5\n" * 100)
 refuse("bad_text", f"{out}/bad_text.h5ad", "HDF5")
+path, *_ = h5("bad_gzipped", m, lambda f: write_sparse(f, "X", m, "<i4"))
+with open(path, "rb") as file, gzip.open(path + ".gz", "wb") as packed:
+    packed.write(file.read())
+refuse("bad_gzipped", path + ".gz", "decompress it first")
+
+
+def linked(file):
+    write_sparse(file, "counts", m, "<i4")
+    file["X"] = h5py.SoftLink("/counts")
+
+
+path, *_ = h5("bad_soft_link", m, linked)
+refuse("bad_soft_link", path, "X: is a soft link")
 
 # Data frames as anndata itself writes them.
 n = m.shape[0]

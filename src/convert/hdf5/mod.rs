@@ -177,10 +177,27 @@ impl LibraryError {
                  with libver=\"v114\" or without libver"
                     .into()
             }
+            Self::Refused(Error::Format(FormatError::SignatureNotFound)) => not_hdf5(path).into(),
+            // No address: the entry is a link by name.
+            Self::Refused(Error::Format(FormatError::OffsetOverflow { offset: u64::MAX, .. })) => {
+                "is a soft link in an old-style group, which is not supported; save the file again with what it \
+                 points at in its place"
+                    .into()
+            }
             Self::Refused(error) => error.to_string(),
             Self::Panicked => "the file's metadata is damaged".into(),
         };
         ConvertError::input(path, place, fault)
+    }
+}
+
+/// What a file is instead, for messages.
+fn not_hdf5(path: &Path) -> &'static str {
+    let mut start = [0; 2];
+    match File::open(path).and_then(|file| file.read_exact_at(&mut start, 0)) {
+        Ok(()) if start == [0x1f, 0x8b] => "is missing: the file is compressed with gzip; decompress it first",
+        Ok(()) => "is missing: the file is neither AnnData (.h5ad) nor 10x Genomics HDF5 (.h5)",
+        Err(_) => "is missing: the file is empty",
     }
 }
 
