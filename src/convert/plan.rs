@@ -14,7 +14,7 @@ use super::genes::{GeneColumn, Genes, code_type};
 use super::source::{Scan, Source, SourceColumn, SourceKind};
 use crate::format::MAX_GENES;
 use crate::format::obs::{ColumnKind, NumericType, ObsColumn, ObsSchema};
-use crate::write::WriteError;
+use crate::write::{WriteError, number_type, stored_type};
 
 /// The column that holds the cells' names.
 pub const OBS_NAMES: &str = "obs_names";
@@ -559,15 +559,7 @@ impl ObsPlan {
 
     /// The names and stored types of the columns.
     pub fn schema(&self) -> SchemaRef {
-        let field = |column: &ObsColumn| {
-            let stored = match &column.kind {
-                ColumnKind::Category { codes, .. } => arrow_type(*codes),
-                ColumnKind::Numeric(number) => arrow_type(*number),
-                ColumnKind::Bool => DataType::Boolean,
-                ColumnKind::String => DataType::Utf8,
-            };
-            Field::new(&column.name, stored, true)
-        };
+        let field = |column: &ObsColumn| Field::new(&column.name, stored_type(&column.kind), true);
         Arc::new(Schema::new(self.columns.iter().map(field).collect::<Vec<_>>()))
     }
 
@@ -679,22 +671,6 @@ fn is_all_missing(source: &dyn Source, column: usize) -> Result<bool> {
     Ok(true)
 }
 
-fn arrow_type(number: NumericType) -> DataType {
-    match number {
-        NumericType::Int8 => DataType::Int8,
-        NumericType::Int16 => DataType::Int16,
-        NumericType::Int32 => DataType::Int32,
-        NumericType::Int64 => DataType::Int64,
-        NumericType::UInt8 => DataType::UInt8,
-        NumericType::UInt16 => DataType::UInt16,
-        NumericType::UInt32 => DataType::UInt32,
-        NumericType::UInt64 => DataType::UInt64,
-        NumericType::Float16 => DataType::Float16,
-        NumericType::Float32 => DataType::Float32,
-        NumericType::Float64 => DataType::Float64,
-    }
-}
-
 fn fill_column(source: &dyn Source, column: &ObsColumn, fill: &Fill, cells: Range<u64>) -> Result<ArrayRef> {
     let length = (cells.end - cells.start) as usize;
     let first = cells.start;
@@ -711,7 +687,7 @@ fn fill_column(source: &dyn Source, column: &ObsColumn, fill: &Fill, cells: Rang
         }
         Fill::Missing => match &column.kind {
             ColumnKind::Category { .. } => return Ok(codes(&column.kind, std::iter::repeat_n(-1, length))),
-            ColumnKind::Numeric(number) => return Ok(new_null_array(&arrow_type(*number), length)),
+            ColumnKind::Numeric(number) => return Ok(new_null_array(&number_type(*number), length)),
             ColumnKind::Bool => Arc::new(BooleanArray::new_null(length)),
             ColumnKind::String => Arc::new(StringArray::new_null(length)),
         },
@@ -731,7 +707,7 @@ fn fill_column(source: &dyn Source, column: &ObsColumn, fill: &Fill, cells: Rang
         Fill::Column(at) => source.column(*at, cells)?,
     };
     match &column.kind {
-        ColumnKind::Numeric(number) => exact_cast(&values, &arrow_type(*number)).map_err(|row| {
+        ColumnKind::Numeric(number) => exact_cast(&values, &number_type(*number)).map_err(|row| {
             let place = format!("obs column {:?}, cell {}", column.name, first + row as u64);
             let fault = format!(
                 "its value cannot be stored as {}, the type that all inputs share",
