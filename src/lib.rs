@@ -15,6 +15,7 @@ compile_error!(
 );
 
 pub mod cache;
+pub mod convert;
 pub mod dataset;
 pub mod engine;
 pub mod format;

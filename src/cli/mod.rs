@@ -2,6 +2,7 @@
 
 pub mod cache_size;
 mod completions;
+mod convert;
 mod demo;
 pub mod detach;
 mod info;
@@ -37,6 +38,7 @@ enum Command {
     Info(info::InfoArgs),
     Verify(verify::VerifyArgs),
     Obs(obs::ObsArgs),
+    Convert(Box<convert::ConvertArgs>),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -50,6 +52,7 @@ impl Cli {
             Command::Info(args) => report(info::run(&args), |_| 1),
             Command::Verify(args) => verify::run(&args),
             Command::Obs(args) => report(obs::run(&args), obs::ObsError::exit_code),
+            Command::Convert(args) => report(convert::run(&args), convert::exit_code),
             Command::Demo(args) => report(demo::run(&args), |_| 1),
             Command::Completions(args) => report(completions::run(&args), |_| 1),
         }

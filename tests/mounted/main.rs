@@ -4,6 +4,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../common/ci.rs"]
+mod ci;
 #[path = "../common/data.rs"]
 mod data;
 #[path = "../common/harness.rs"]
