@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::net::sockopt;
 
@@ -48,8 +48,21 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
+/// How fast a server is.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// From a request to the first byte of its answer.
+    pub latency: Duration,
+    /// On one connection.
+    pub bytes_per_second: f64,
+}
+
+/// What is sent at a time.
+const PIECE: usize = 64 << 10;
+
 struct Shared {
     root: PathBuf,
+    pace: Option<Pace>,
     asked: Mutex<Vec<Asked>>,
     judge: Mutex<Judge>,
     stopped: AtomicBool,
@@ -62,10 +75,20 @@ impl Server {
 
     /// At an address, with port 0 for any.
     pub fn at(root: &Path, address: &str) -> Self {
+        Self::start(root, address, None)
+    }
+
+    /// One that is far away.
+    pub fn paced(root: &Path, pace: Pace) -> Self {
+        Self::start(root, "127.0.0.1:0", Some(pace))
+    }
+
+    fn start(root: &Path, address: &str, pace: Option<Pace>) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             root: root.to_owned(),
+            pace,
             asked: Mutex::default(),
             judge: Mutex::new(Box::new(|_| Fate::Answer)),
             stopped: AtomicBool::new(false),
@@ -146,6 +169,9 @@ impl Shared {
             let asked = Asked { method, path, range };
             self.asked.lock().unwrap().push(asked.clone());
             let fate = (self.judge.lock().unwrap())(&asked);
+            if let Some(pace) = self.pace {
+                thread::sleep(pace.latency);
+            }
             if !self.answer(&mut stream, &asked, headers.get("if-match"), fate)? {
                 return Ok(());
             }
@@ -226,7 +252,14 @@ impl Shared {
             }
             _ => {}
         }
-        stream.write_all(&body)?;
+        let started = Instant::now();
+        for (number, piece) in body.chunks(PIECE).enumerate() {
+            stream.write_all(piece)?;
+            if let Some(pace) = self.pace {
+                let due = ((number + 1) * PIECE).min(body.len()) as f64 / pace.bytes_per_second;
+                thread::sleep(Duration::from_secs_f64(due).saturating_sub(started.elapsed()));
+            }
+        }
         Ok(true)
     }
 }
