@@ -5,10 +5,14 @@
 //! Files and folders are [`Node`]s, numbers rather than objects, so that a dataset of a hundred thousand tiles costs no
 //! more than one of ten.
 
+pub mod anndata;
 pub mod arrow;
 mod columns;
+pub mod hdf5;
+pub mod hierarchy;
 pub mod names;
 mod readme;
+pub mod zarr;
 
 use std::ops::Range;
 use std::sync::Arc;
