@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use log::LevelFilter;
@@ -22,7 +23,8 @@ use crate::engine::{Engine, Options};
 use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_session, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
 use crate::store::{Directory, Links};
-use crate::view::{View, ViewError};
+use crate::view::zarr::DEFAULT_CHUNK;
+use crate::view::{Families, Family, View, ViewError, ViewOptions};
 
 /// How long a new mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -73,6 +75,13 @@ pub(super) struct MountFlags {
     /// How bytes reach readers
     #[arg(long, value_enum, default_value_t = IoMode::Auto)]
     io: IoMode,
+    /// What to show besides the dataset's own files: raw and npy arrays per tile and in X/, arrow tables, dataset.h5ad,
+    /// dataset.zarr [default: all]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = family_parser())]
+    views: Option<Vec<Family>>,
+    /// Nonzeros in a chunk of dataset.zarr
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    zarr_chunk: u64,
     /// Let other users in; owners and modes of the dataset's files decide what they may read
     #[arg(long)]
     allow_other: bool,
@@ -99,6 +108,11 @@ enum IoMode {
     Passthrough,
     /// Every read comes to the daemon, unless the kernel remembers its bytes
     Fuse,
+}
+
+fn family_parser() -> impl TypedValueParser<Value = Family> {
+    let known = PossibleValuesParser::new(Family::ALL.map(Family::name));
+    known.map(|name| Family::named(&name).expect("only names of families are let through"))
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {
@@ -272,8 +286,18 @@ pub(super) fn mount_dataset(
         cache_blocks,
         threads,
         tmpfs,
+        // With a mode of the administrator's choice, all tiles have the same.
+        guard_tiles: flags.allow_other && flags.mode.is_none(),
     };
-    let engine = Engine::new(View::new(Arc::new(dataset))?, options).map_err(Refusal::Start)?;
+    let families = match &flags.views {
+        Some(families) => families.iter().copied().collect(),
+        None => Families::all(),
+    };
+    let shown = ViewOptions {
+        families,
+        zarr_chunk: flags.zarr_chunk,
+    };
+    let engine = Engine::new(View::new(Arc::new(dataset), shown)?, options).map_err(Refusal::Start)?;
     let serve = Serve {
         ownership: Ownership {
             uid: flags.uid,

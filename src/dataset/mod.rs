@@ -1,6 +1,7 @@
 //! An opened dataset: a store whose manifest was read and validated, and the tiles in it.
 
 mod error;
+mod genes;
 mod shard;
 mod tile;
 mod verify;

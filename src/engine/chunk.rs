@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-use super::{Engine, ReadError};
-use crate::cache::{Block, Buffer, Failure, Key, Lookup, Pending, Ticket};
+use super::{Engine, Key, ReadError};
+use crate::cache::{Block, Buffer, Failure, Lookup, Pending, Ticket};
 use crate::dataset::{Array, DatasetError, Tile};
 use crate::store::StoreError;
-
-/// How far a sequential reader gets into a chunk before the next one is made: a part in this many.
-const PREFETCH_AFTER: u64 = 4;
 
 /// Where a block is.
 pub(super) enum Found {
@@ -46,12 +43,12 @@ impl Engine {
         }
     }
 
-    fn decode_chunk(
+    pub(super) fn decode_chunk(
         self: &Arc<Self>,
         tile: &Arc<Tile>,
         array: Array,
         chunk: usize,
-        ticket: Ticket,
+        ticket: Ticket<Key>,
     ) -> Result<Arc<Block>, ReadError> {
         self.share_verification(tile);
         let bytes = tile.layout().chunks[chunk].nnz() * 4;
@@ -79,7 +76,7 @@ impl Engine {
     pub(super) fn settle(
         &self,
         tile: &Tile,
-        ticket: Ticket,
+        ticket: Ticket<Key>,
         block: Result<Block, DatasetError>,
     ) -> Result<Arc<Block>, ReadError> {
         let block = block.map_err(|error| {
@@ -101,36 +98,6 @@ impl Engine {
             // Whether it fails is told by whoever needs the tile.
             self.spawn(move |engine| drop(engine.view.dataset().verify(&tile)));
         }
-    }
-
-    /// Makes the next chunk once a sequential reader is well into this one.
-    pub(super) fn prefetch(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize, nonzero: u64) {
-        let here = &tile.layout().chunks[chunk];
-        if (nonzero - here.nonzeros.start) * PREFETCH_AFTER < here.nnz() {
-            return;
-        }
-        let id = tile.layout().spec.id;
-        let Some(next) = tile.layout().chunks[chunk + 1..].iter().find(|next| next.nnz() > 0) else {
-            return;
-        };
-        let (key, bytes) = (
-            Key::Chunk {
-                tile: id,
-                array,
-                chunk: next.index,
-            },
-            next.nnz() * 4,
-        );
-        // What would push out the chunk that is being read is not worth making early.
-        if self.cache.has(key) || self.cache.limit() < 4 * bytes {
-            return;
-        }
-        let Lookup::Missing(ticket) = self.cache.lookup(key) else {
-            return;
-        };
-        let (tile, next) = (tile.clone(), next.index);
-        self.stats.count_prefetch();
-        self.spawn(move |engine| drop(engine.decode_chunk(&tile, array, next, ticket)));
     }
 }
 

@@ -19,12 +19,10 @@ use super::attributes::{BELIEVED, NodeAttributes, Ownership};
 use super::deadline::Deadlines;
 use super::open_files::{Next, OpenFiles, Opening, daemon_flags};
 use super::passthrough::Passthrough;
-use crate::cache::Pin;
-use crate::dataset::Array;
-use crate::engine::{Cursor, Engine, OpenMode, ReadError};
+use crate::engine::{Engine, OpenMode, Pin, ReadError};
 use crate::format::TileId;
 use crate::store::StoreError;
-use crate::view::Node;
+use crate::view::{ArrayFile, Node};
 
 /// Names and sizes never change, so the kernel may keep them.
 const NAMES_LAST: Duration = Duration::from_secs(24 * 3600);
@@ -64,7 +62,6 @@ pub struct Serve {
 /// An open file.
 struct Handle {
     node: Node,
-    cursor: Cursor,
     /// What the file said when it was opened, where that changes.
     snapshot: Option<Vec<u8>>,
 }
@@ -129,11 +126,6 @@ impl DatasetFs {
     fn node(&self, inode: INodeNo) -> Option<Node> {
         self.shared.engine.view().node(inode.0)
     }
-
-    fn lookup_node(&self, parent: INodeNo, name: &OsStr) -> Option<Node> {
-        let view = self.shared.engine.view();
-        view.lookup(view.node(parent.0)?, name.to_str()?)
-    }
 }
 
 impl Shared {
@@ -164,8 +156,8 @@ impl Shared {
         FileHandle(id)
     }
 
-    fn open_array(self: &Arc<Self>, node: Node, tile: TileId, array: Array, opening: Opening) {
-        let inode = self.engine.view().inode(node);
+    fn open_array(self: &Arc<Self>, tile: TileId, file: ArrayFile, process: u32, opening: Opening) {
+        let inode = self.engine.view().inode(Node::TileArray(tile, file));
         match self.open_files.open(inode, opening) {
             Next::Wait => {}
             Next::Decide if self.passthrough.is_on() => {
@@ -174,7 +166,7 @@ impl Shared {
                     inode,
                     made: false,
                 };
-                self.engine.whole(tile, array, move |pin| decision.make(pin));
+                self.engine.whole(tile, file, process, move |pin| decision.make(pin));
             }
             Next::Decide => self.decided(inode, Ok(None)),
         }
@@ -234,17 +226,29 @@ impl Filesystem for DatasetFs {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         shielded(|| {
-            let Some(node) = self.lookup_node(parent, name) else {
-                // Inode 0 tells the kernel to remember that there is no such name.
-                return reply.entry(&NAMES_LAST, &ABSENT, Generation(0));
+            let Some(folder) = self.node(parent) else {
+                return reply.error(Errno::ENOENT);
             };
+            let (shared, name) = (self.shared.clone(), name.to_owned());
             let guarded = self.deadlines.guard(reply);
-            self.shared.with_attributes(node, move |attributes| {
-                let Some(reply) = guarded.take() else { return };
-                match attributes {
-                    Ok(attributes) => reply.entry_with_ttls(&BELIEVED, &NAMES_LAST, &attributes, Generation(0)),
-                    Err(errno) => reply.error(errno),
+            // Some folders must be laid out before anything is in them; then that is done now.
+            self.shared.engine.size(folder, move |ready| {
+                if ready.is_err() {
+                    return guarded.take().into_iter().for_each(|reply| reply.error(Errno::EIO));
                 }
+                let found = name.to_str().and_then(|name| shared.engine.view().lookup(folder, name));
+                let Some(node) = found else {
+                    // Inode 0 tells the kernel to remember that there is no such name.
+                    let absent = |reply: ReplyEntry| reply.entry(&NAMES_LAST, &ABSENT, Generation(0));
+                    return guarded.take().into_iter().for_each(absent);
+                };
+                shared.with_attributes(node, move |attributes| {
+                    let Some(reply) = guarded.take() else { return };
+                    match attributes {
+                        Ok(attributes) => reply.entry_with_ttls(&BELIEVED, &NAMES_LAST, &attributes, Generation(0)),
+                        Err(errno) => reply.error(errno),
+                    }
+                });
             });
         });
     }
@@ -265,7 +269,7 @@ impl Filesystem for DatasetFs {
         });
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         shielded(|| {
             let Some(node) = self.node(inode) else {
                 return reply.error(Errno::ENOENT);
@@ -276,14 +280,12 @@ impl Filesystem for DatasetFs {
             let engine = &self.shared.engine;
             let snapshot = (node == Node::Stats).then(|| engine.stats_json());
             let fresh = snapshot.is_some();
-            let handle = self.shared.add_handle(Handle {
-                node,
-                cursor: Cursor::default(),
-                snapshot,
-            });
-            if let Node::TileArray(tile, array) = node {
+            let handle = self.shared.add_handle(Handle { node, snapshot });
+            if let Node::TileArray(tile, file) = node {
                 let reply = self.deadlines.guard(reply);
-                return self.shared.open_array(node, tile, array, Opening { handle, reply });
+                return self
+                    .shared
+                    .open_array(tile, file, request.pid(), Opening { handle, reply });
             }
             engine.stats().count_open(OpenMode::Fuse);
             // What changes from open to open must not be answered from the kernel's memory of the last one.
@@ -329,7 +331,7 @@ impl Filesystem for DatasetFs {
                 };
                 let range = offset.min(length)..offset.saturating_add(size.into()).min(length);
                 let counted = shared.clone();
-                shared.engine.read(handle.node, range, &handle.cursor, move |bytes| {
+                shared.engine.read(handle.node, range, move |bytes| {
                     let Some(reply) = guarded.take() else { return };
                     match bytes {
                         Ok(bytes) => {
@@ -362,11 +364,23 @@ impl Filesystem for DatasetFs {
         });
     }
 
-    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(
-            FileHandle(0),
-            FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
-        );
+    fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        shielded(|| {
+            let Some(folder) = self.node(inode) else {
+                return reply.error(Errno::ENOENT);
+            };
+            let guarded = self.deadlines.guard(reply);
+            self.shared.engine.size(folder, move |ready| {
+                let Some(reply) = guarded.take() else { return };
+                match ready {
+                    Ok(_) => reply.opened(
+                        FileHandle(0),
+                        FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+                    ),
+                    Err(_) => reply.error(Errno::EIO),
+                }
+            });
+        });
     }
 
     fn readdir(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {

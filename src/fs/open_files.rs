@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fuser::{BackingId, FileHandle, FopenFlags, ReplyOpen};
 
 use super::deadline::Guarded;
-use crate::cache::Pin;
-use crate::engine::{Engine, OpenMode, ReadError};
+use crate::engine::{Engine, OpenMode, Pin, ReadError};
 
 /// An open that is to be answered.
 pub(super) struct Opening {
