@@ -28,10 +28,10 @@ use arrow::datatypes::{DataType, Int8Type};
 use dcfs::dataset::{Array, Dataset};
 use dcfs::format::obs::{ColumnKind, NumericType, ObsColumn, ObsSchema};
 use dcfs::store::{Directory, Links};
-use dcfs::view::anndata::{ColumnFacts, Container, Contents, TileFacts, encode_range, tree};
+use dcfs::view::anndata::{ColumnFacts, Container, Contents, TileFacts, encode, pad, tree};
 use dcfs::view::arrow::Tiling;
 use dcfs::view::hdf5::FileLayout;
-use dcfs::view::hierarchy::Extent;
+use dcfs::view::hierarchy::{Extent, Part};
 use dcfs::view::zarr::Store;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Map, Value, json};
@@ -101,8 +101,13 @@ impl Decoded {
                     bytes,
                 } => {
                     let description = &self.schema.as_ref().unwrap().columns[column];
-                    let rows = encode_range(description, part, &self.columns[column][tile], bytes);
-                    out.write_all(&rows.unwrap())
+                    let encoded = |part| encode(description, part, &self.columns[column][tile]).unwrap();
+                    match part {
+                        Part::FixedText { width } => {
+                            out.write_all(&pad(&description.name, &encoded(Part::CountedText), width, bytes).unwrap())
+                        }
+                        part => out.write_all(&encoded(part)[bytes.start as usize..bytes.end as usize]),
+                    }
                 }
             }
             .unwrap();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-pub use block::{Block, Buffer};
+pub use block::{Block, Buffer, Spares};
 pub use budget::{Budget, Reservation};
 
 use crate::dataset::DatasetError;
@@ -58,6 +58,14 @@ pub enum Lookup<K: Key> {
     Hit(Arc<Block>),
     /// It is not; the caller makes it.
     Missing(Ticket<K>),
+    /// Somebody is making it.
+    Busy(Pending),
+}
+
+/// The result of [`Cache::join`].
+pub enum Joined {
+    /// It is there.
+    Block(Arc<Block>),
     /// Somebody is making it.
     Busy(Pending),
 }
@@ -213,6 +221,17 @@ impl<K: Key> Cache<K> {
         let block = state.find(key)?;
         state.counters.hits += 1;
         Some(block)
+    }
+
+    /// As [`Self::get`], or who is making it, which is a hit too.
+    pub fn join(&self, key: K) -> Option<Joined> {
+        let mut state = lock(&self.state);
+        let found = match state.find(key) {
+            Some(block) => Joined::Block(block),
+            None => Joined::Busy(Pending(state.flights.get(&key)?.clone())),
+        };
+        state.counters.hits += 1;
+        Some(found)
     }
 
     /// The block of `key` if it is there. Does not count as a lookup.

@@ -48,6 +48,11 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
+    /// Whether a tile's checksum is wrong.
+    pub(super) fn is_checksum(&self) -> bool {
+        matches!(self, Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }))
+    }
+
     /// A short name for counters.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -55,7 +60,7 @@ impl DatasetError {
             Self::Manifest { .. } => "manifest",
             Self::ObsSchema { .. } | Self::Shard(_) | Self::Column { .. } => "obs",
             Self::Table { .. } => "table",
-            Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }) => "checksum",
+            Self::Tile { .. } if self.is_checksum() => "checksum",
             Self::Tile { .. } => "tile",
             Self::Restricted { .. } => "access",
             Self::Changed { .. } => "changed",

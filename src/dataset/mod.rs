@@ -52,8 +52,11 @@ pub struct Dataset {
     tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
     /// Shards whose footer was read. Who opens one holds its lock, so that it is opened once.
     shards: Mutex<LruCache<usize, ShardSlot>>,
-    /// Tiles whose checksum was found right, in which state of the file, and the checksum.
-    verified: Mutex<HashMap<TileId, (Version, u32)>>,
+    /// The checksum of each tile of which something was shown, and in which state of the file it was found right, if it
+    /// was computed.
+    shown: Mutex<HashMap<TileId, (Option<Version>, u32)>>,
+    /// Tiles whose checksum was found wrong, in which state of the file.
+    damaged: Mutex<HashMap<TileId, Version>>,
     /// Shards whose SHA-256 was found right, and in which state of the file.
     verified_shards: Mutex<HashMap<usize, Version>>,
 }
@@ -89,7 +92,8 @@ impl Dataset {
             schema,
             tiles,
             shards,
-            verified: Mutex::default(),
+            shown: Mutex::default(),
+            damaged: Mutex::default(),
             verified_shards: Mutex::default(),
         })
     }
@@ -113,7 +117,7 @@ impl Dataset {
     ///
     /// # Errors
     /// When the file cannot be read, is not what the format and the manifest say, or holds something else than it did
-    /// when its checksum was verified.
+    /// when something of it was shown.
     ///
     /// # Panics
     /// When there is no such tile.
@@ -122,8 +126,8 @@ impl Dataset {
             return Ok(tile);
         }
         let tile = Arc::new(Tile::open(&*self.store, self.manifest.tile(id))?);
-        match lock(&self.verified).get(&id) {
-            Some(&(version, _)) if version == tile.version() => tile.trust(),
+        match lock(&self.shown).get(&id) {
+            Some(&(Some(version), _)) if version == tile.version() => tile.trust(),
             // Another file with the same content, a copy put back for example, is as good once it is verified.
             Some(&(_, crc32)) if crc32 != tile.layout().crc32 => {
                 return Err(DatasetError::Changed { name: tile.name() });
@@ -150,15 +154,41 @@ impl Dataset {
         match tile.verify() {
             Ok(first) => {
                 if first {
-                    lock(&self.verified).insert(id, (tile.version(), tile.layout().crc32));
+                    lock(&self.shown).insert(id, (Some(tile.version()), tile.layout().crc32));
                 }
                 Ok(())
             }
             Err(error) => {
+                if error.is_checksum() {
+                    lock(&self.damaged).insert(id, tile.version());
+                }
                 self.forget(id);
                 Err(error)
             }
         }
+    }
+
+    /// The row starts of a tile whose checksum need not be known yet: computing it takes reading the whole tile, a hundred
+    /// times what the row starts are.
+    ///
+    /// Header, chunk table and row starts were held against each other and the manifest: the row starts begin with 0, never
+    /// decrease, are those of the chunk table at every chunk, and end with the manifest's nonzeros. What can be wrong and
+    /// fit all that are starts within a chunk; then the checksum is wrong, and neither indices nor data of the tile are ever
+    /// served. Once that was found, row starts are refused too. A file that has another checksum than the one
+    /// whose row starts were shown is refused.
+    ///
+    /// # Errors
+    /// When the checksum is known to be wrong.
+    pub fn row_starts<'t>(&self, tile: &'t Tile) -> Result<&'t [i64], DatasetError> {
+        let id = tile.layout().spec.id;
+        if !tile.is_verified() {
+            if lock(&self.damaged).get(&id) == Some(&tile.version()) {
+                self.verify(tile)?;
+            }
+            let crc32 = tile.layout().crc32;
+            lock(&self.shown).entry(id).or_insert((None, crc32));
+        }
+        Ok(tile.indptr())
     }
 
     /// Decodes whole arrays of a tile with every thread of `pool`, after its checksum was found right.

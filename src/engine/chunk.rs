@@ -5,7 +5,7 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 use super::{Engine, Key, ReadError};
-use crate::cache::{Block, Buffer, Failure, Lookup, Pending, Ticket};
+use crate::cache::{Block, Buffer, Failure, Joined, Lookup, Pending, Ticket};
 use crate::dataset::{Array, DatasetError, Tile};
 use crate::store::StoreError;
 
@@ -17,6 +17,16 @@ pub(super) enum Found {
     Busy(Pending),
     /// It would have to be made, and the caller must not.
     Later,
+}
+
+impl From<Option<Joined>> for Found {
+    fn from(joined: Option<Joined>) -> Self {
+        match joined {
+            Some(Joined::Block(block)) => Self::Block(block),
+            Some(Joined::Busy(pending)) => Self::Busy(pending),
+            None => Self::Later,
+        }
+    }
 }
 
 impl Engine {
@@ -34,12 +44,15 @@ impl Engine {
             chunk,
         };
         if !may_work {
-            return Ok(self.cache.get(key).map_or(Found::Later, Found::Block));
+            return Ok(self.cache.join(key).into());
         }
         match self.cache.lookup(key) {
             Lookup::Hit(block) => Ok(Found::Block(block)),
             Lookup::Busy(pending) => Ok(Found::Busy(pending)),
-            Lookup::Missing(ticket) => self.decode_chunk(tile, array, chunk, ticket).map(Found::Block),
+            Lookup::Missing(ticket) => {
+                self.prepare_memory(tile, chunk);
+                self.decode_chunk(tile, array, chunk, ticket).map(Found::Block)
+            }
         }
     }
 
@@ -60,7 +73,7 @@ impl Engine {
                 name: tile.name(),
                 source,
             };
-            let mut buffer = Buffer::new(bytes as usize).map_err(out_of_memory)?;
+            let mut buffer = Buffer::new(bytes as usize, &self.spares).map_err(out_of_memory)?;
             decode_into(tile, array, chunk, buffer.bytes())?;
             dataset.verify(tile)?;
             Ok(Block::from_buffer(buffer, reservation))
@@ -86,6 +99,14 @@ impl Engine {
             Failure::Failed(Arc::new(error))
         });
         Ok(ticket.finish(block)?)
+    }
+
+    /// Has memory made for the next chunk while this one is decoded: one who reads here and there waits for both.
+    fn prepare_memory(self: &Arc<Self>, tile: &Tile, chunk: usize) {
+        if self.threads > 1 {
+            let length = tile.layout().chunks[chunk].nnz() as usize * 4;
+            self.spawn(move |engine| engine.spares.prepare(length));
+        }
     }
 
     /// Lets idle threads help with a checksum that is about to be computed.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chunk::Found;
 use super::whole::ints_to_floats;
@@ -10,7 +11,7 @@ use crate::cache::Block;
 use crate::dataset::{DatasetError, Tile};
 use crate::format::TileId;
 use crate::store::StoreError;
-use crate::view::{Elements, Extent, Node};
+use crate::view::{Elements, Extent, Node, Rows};
 
 /// A piece that is there.
 enum Part {
@@ -100,6 +101,7 @@ impl Engine {
                 }
                 Ok(Resolved::Later) => {
                     gather.missing.push(extent);
+                    self.share(&gather);
                     self.spawn(move |engine| engine.gather(gather, true));
                     return;
                 }
@@ -107,6 +109,30 @@ impl Engine {
             }
         }
         gather.finish();
+    }
+
+    /// Has other threads make what a read needs after its next piece, so that its pieces are not made one after another.
+    fn share(self: &Arc<Self>, gather: &Gather) {
+        let made = |extent: &&Extent| matches!(extent, Extent::Rows { .. } | Extent::Array { .. });
+        let later = gather.missing.iter().rev().skip(1).filter(made);
+        let later: Arc<[Extent]> = later.cloned().collect();
+        let spans_tiles = gather.spans_tiles;
+        let next = Arc::new(AtomicUsize::new(0));
+        for _ in 1..self.threads.min(later.len() + 1) {
+            let (later, next) = (later.clone(), next.clone());
+            self.spawn(move |engine| {
+                while let Some(extent) = later.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    engine.make(extent.clone(), spans_tiles);
+                }
+            });
+        }
+    }
+
+    /// Makes what `extent` needs, unless somebody does. What goes wrong is told to whoever reads it.
+    fn make(self: &Arc<Self>, mut extent: Extent, spans_tiles: bool) {
+        while let Ok(Resolved::Part(_, Some(rest))) = self.resolve(&extent, true, spans_tiles) {
+            extent = rest;
+        }
     }
 
     /// Goes on with a read that waited for `block`.
@@ -145,7 +171,7 @@ impl Engine {
             Extent::Array { tile, elements, bytes } => self.resolve_array(*tile, *elements, bytes, may_work),
             Extent::RowStarts { tile, bytes } => self.resolve_row_starts(*tile, bytes, may_work),
             Extent::Rows { tile, rows, .. } => {
-                let found = self.rows_block(*tile, *rows, may_work)?;
+                let found = self.rows_block(*tile, rows.kept(), may_work)?;
                 self.resolved(extent, found)
             }
         }
@@ -200,30 +226,30 @@ impl Engine {
         }
         let opened = self.tile(tile)?;
         self.verify(&opened)?;
-        Ok(Resolved::Part(Part::Owned(indptr_bytes(&opened, bytes, 0)), None))
+        Ok(Resolved::Part(
+            Part::Owned(indptr_bytes(opened.indptr(), bytes, 0)),
+            None,
+        ))
     }
 
     /// The indptr of a tile as part of that of the whole matrix.
     ///
-    /// It is served once it was held against header, chunk table and manifest, but without the checksum, which would take
-    /// reading the whole tile: a hundred times what was asked for. A tile whose indptr is damaged in a way
-    /// that still fits all of these fails its checksum, and its indices and counts are not served.
+    /// It costs reading the tile's indptr and nothing more: see [`crate::dataset::Dataset::row_starts`].
     fn resolve_row_starts(
         self: &Arc<Self>,
         tile: TileId,
         bytes: &Range<u64>,
         may_work: bool,
     ) -> Result<Resolved, ReadError> {
-        let opened = match self.view.dataset().opened(tile) {
+        let dataset = self.view.dataset();
+        let opened = match dataset.opened(tile) {
             Some(opened) => opened,
             None if !may_work => return Ok(Resolved::Later),
             None => self.tile(tile)?,
         };
-        let before = self.view.dataset().manifest().nnz_before(tile);
-        Ok(Resolved::Part(
-            Part::Owned(indptr_bytes(&opened, bytes, before as i64)),
-            None,
-        ))
+        let starts = dataset.row_starts(&opened).map_err(|error| self.tell(error))?;
+        let before = dataset.manifest().nnz_before(tile) as i64;
+        Ok(Resolved::Part(Part::Owned(indptr_bytes(starts, bytes, before)), None))
     }
 
     /// The first bytes of `extent`, which are in `block`, and what is left of it.
@@ -237,19 +263,31 @@ impl Engine {
                     .ok_or(ReadError::Abandoned)?;
                 Ok(cut_array(&opened, *elements, chunk, bytes, block))
             }
-            Extent::Rows { tile, bytes, .. } => {
-                let range = bytes.start as usize..bytes.end as usize;
-                // The size that was promised is that of the layout; rows of another size are a fault of the file.
-                if block.len() < range.end {
-                    let name = format!("the shard of tile {tile}");
-                    return Err(self.tell(DatasetError::Changed { name }));
-                }
-                Ok((Part::Block(block, range), None))
-            }
+            Extent::Rows { tile, rows, bytes } => Ok((self.cut_rows(*tile, *rows, bytes, block)?, None)),
             Extent::Literal(..) | Extent::RowStarts { .. } | Extent::Stored { .. } => {
                 unreachable!("these are not kept in blocks")
             }
         }
+    }
+
+    fn cut_rows(&self, tile: TileId, rows: Rows, bytes: &Range<u64>, block: Arc<Block>) -> Result<Part, ReadError> {
+        let made = self
+            .view
+            .cut(rows, &block, bytes.clone())
+            .map_err(|error| self.tell(self.bad_rows(tile, rows, &error)))?;
+        let part = match made {
+            Some(made) => Part::Owned(made),
+            None => {
+                let range = bytes.start as usize..bytes.end as usize;
+                Part::Block(block.clone(), range.start.min(block.len())..range.end.min(block.len()))
+            }
+        };
+        // The size that was promised is that of the layout; rows of another size are a fault of the file.
+        if (part.bytes().len() as u64) < bytes.end - bytes.start {
+            let name = format!("the shard of tile {tile}");
+            return Err(self.tell(DatasetError::Changed { name }));
+        }
+        Ok(part)
     }
 
     /// The tile, opened; logs what is wrong with it.
@@ -341,10 +379,10 @@ fn converted(elements: Elements, block: Arc<Block>, range: Range<usize>, start: 
 }
 
 /// Bytes of the indptr as they are in its file, with `before` added to each entry.
-fn indptr_bytes(tile: &Tile, bytes: &Range<u64>, before: i64) -> Vec<u8> {
+fn indptr_bytes(starts: &[i64], bytes: &Range<u64>, before: i64) -> Vec<u8> {
     let entries = (bytes.start / 8) as usize..bytes.end.div_ceil(8) as usize;
     let skip = (bytes.start % 8) as usize;
-    let mut whole: Vec<u8> = tile.indptr()[entries]
+    let mut whole: Vec<u8> = starts[entries]
         .iter()
         .flat_map(|entry| (entry + before).to_le_bytes())
         .collect();

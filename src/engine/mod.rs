@@ -26,7 +26,7 @@ pub use key::{Key, Pin};
 pub use stats::{OpenMode, Stats};
 
 use crate::cache::tmpfs::PrivateTmpfs;
-use crate::cache::{Cache, Failure};
+use crate::cache::{Cache, Failure, Spares};
 use crate::dataset::DatasetError;
 use crate::view::{View, ViewError};
 
@@ -84,6 +84,7 @@ pub struct Engine {
     report: report::Report,
     waiting: needs::Waiting,
     readers: read_ahead::Readers,
+    spares: Arc<Spares>,
     spanning: Option<spanning::Spanning>,
     /// Bytes of files that are being filled.
     filling: AtomicU64,
@@ -114,6 +115,7 @@ impl Engine {
             report: report::Report::default(),
             waiting: needs::Waiting::default(),
             readers: read_ahead::Readers::default(),
+            spares: Arc::default(),
             spanning,
             filling: AtomicU64::new(0),
         }))
@@ -142,6 +144,11 @@ impl Engine {
     /// Whether whole arrays can be put into files for the kernel.
     pub fn has_files(&self) -> bool {
         self.tmpfs.is_some()
+    }
+
+    /// Whether a tile that is kept more closely than the first is not read through a file that spans all.
+    pub fn guards_tiles(&self) -> bool {
+        self.spanning.is_some()
     }
 
     /// Runs `work` on the decode pool.

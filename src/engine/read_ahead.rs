@@ -4,13 +4,13 @@
 //! whatever file or files: a descriptor is not one, since a reader of `dataset.h5ad` goes through two arrays in turn, and
 //! a reader of `dataset.zarr` or of tiles opens one file after another. Those who jump about are never taken for one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Engine, Key};
 use crate::cache::Lookup;
-use crate::dataset::Array;
+use crate::dataset::{Array, Tile};
 use crate::format::TileId;
 use crate::view::ArrayFile;
 
@@ -23,6 +23,10 @@ const BACK: u64 = 8 << 20;
 const READERS: usize = 32;
 /// Of the budget, what is decoded ahead takes no more than one part in this many.
 const SHARE: u64 = 4;
+/// At least so much is decoded ahead, however small chunks are.
+const AHEAD: u64 = 4 << 20;
+/// What was decoded for a reader stays for others as long as the reader is not this far past it.
+const BEHIND: u64 = 64 << 20;
 /// Tiles that somebody has opened in a row, before the next one is decoded.
 const TILES_IN_A_ROW: usize = 3;
 /// Programs whose opens are remembered.
@@ -43,6 +47,7 @@ struct Known {
 /// Somebody at a place of an array of the whole matrix; places are bytes of that array.
 #[derive(Debug)]
 struct Reader {
+    id: u64,
     array: Array,
     start: u64,
     at: u64,
@@ -51,6 +56,19 @@ struct Reader {
     /// From this place on there is something to do.
     next: u64,
     last_seen: u64,
+    /// What was decoded for it, and where that ends.
+    decoded: VecDeque<Decoded>,
+}
+
+/// A chunk that nobody had asked for when it was decoded, and where in the array of the whole matrix it ends.
+type Decoded = (Key, u64);
+
+/// What was decoded for a reader.
+#[derive(Debug, Default)]
+struct Ahead {
+    decoded: Vec<Decoded>,
+    /// Where the reader should be when more is to be decoded.
+    next: u64,
 }
 
 impl Readers {
@@ -58,9 +76,9 @@ impl Readers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a read of `bytes` of an array of the whole matrix. Returns the reader's place if chunks are to be decoded for it;
-    /// then [`Self::done_until`] must be called.
-    fn note(&self, array: Array, bytes: &Range<u64>) -> Option<u64> {
+    /// Notes a read of `bytes` of an array of the whole matrix. Returns the reader and its place if chunks are to be decoded
+    /// for it; then [`Self::decoded`] must be called.
+    fn note(&self, array: Array, bytes: &Range<u64>) -> Option<(u64, u64)> {
         let mut known = self.lock();
         known.clock += 1;
         let clock = known.clock;
@@ -74,17 +92,21 @@ impl Readers {
             return None;
         }
         reader.next = u64::MAX;
-        Some(reader.at)
+        Some((reader.id, reader.at))
     }
 
-    /// Notes from which place on more is to be decoded for the reader that was at `place`.
-    fn done_until(&self, array: Array, place: u64, next: u64) {
+    /// Notes what was decoded for a reader. Returns what was decoded for it before and is now far
+    /// behind it: one who reads on does not come back, and memory that is used again costs less than more of it.
+    fn decoded(&self, reader: u64, ahead: Ahead) -> Vec<Key> {
         let mut known = self.lock();
-        let mut same = known.readers.iter_mut().filter(|reader| reader.array == array);
-        if let Some(reader) = same.find(|reader| reader.next == u64::MAX && (reader.start..=reader.at).contains(&place))
-        {
-            reader.next = next;
-        }
+        let Some(reader) = known.readers.iter_mut().find(|known| known.id == reader) else {
+            return Vec::new();
+        };
+        reader.next = ahead.next;
+        reader.decoded.extend(ahead.decoded);
+        let far = |&(_, end): &Decoded| end + BEHIND <= reader.at;
+        let behind = reader.decoded.iter().take_while(|decoded| far(decoded)).count();
+        reader.decoded.drain(..behind).map(|(key, _)| key).collect()
     }
 
     /// Notes that a process opened a file of a tile. Returns whether the next tile's is worth decoding.
@@ -115,15 +137,18 @@ impl Known {
             .filter(near)
             .min_by_key(|reader| reader.at.abs_diff(start));
         let found = found.map(|reader| reader.last_seen);
+        let id = self.clock;
         let at = match found.and_then(|seen| self.readers.iter().position(|reader| reader.last_seen == seen)) {
             Some(at) => at,
             None => self.place_for(Reader {
+                id,
                 array,
                 start,
                 at: start,
                 read: 0,
                 next: 0,
                 last_seen: 0,
+                decoded: VecDeque::new(),
             }),
         };
         &mut self.readers[at]
@@ -149,25 +174,28 @@ impl Engine {
     /// Notes a read of bytes of a tile's array, and has the next chunks decoded if somebody reads on.
     pub(super) fn note_read(self: &Arc<Self>, tile: TileId, array: Array, bytes: &Range<u64>) {
         let start = self.view.dataset().manifest().nnz_before(tile) * array.width();
-        let place = self.readers.note(array, &(start + bytes.start..start + bytes.end));
-        if let Some(place) = place {
+        let noted = self.readers.note(array, &(start + bytes.start..start + bytes.end));
+        if let Some((reader, place)) = noted {
             self.spawn(move |engine| {
-                let next = engine.decode_ahead(array, place);
-                engine.readers.done_until(array, place, next);
+                let ahead = engine.decode_ahead(array, place);
+                let behind = engine.readers.decoded(reader, ahead);
+                engine.cache.discard(behind);
             });
         }
     }
 
-    /// Has the chunks from `place` on decoded, as many as there are threads and one more, across tiles. Returns where the
-    /// reader should be when that is to be done again.
-    fn decode_ahead(self: &Arc<Self>, array: Array, place: u64) -> u64 {
+    /// Has the chunks from `place` on decoded, across tiles: as many as there are threads and one more, or more where they are small.
+    fn decode_ahead(self: &Arc<Self>, array: Array, place: u64) -> Ahead {
         let dataset = self.view.dataset();
         let (manifest, width) = (dataset.manifest(), array.width());
-        let mut room = self.cache.limit() / SHARE;
-        let mut left = self.threads + 1;
-        let mut next = u64::MAX;
+        let most = self.cache.limit() / SHARE;
+        let (mut chunks, mut bytes) = (0, 0);
+        let mut ahead = Ahead {
+            decoded: Vec::new(),
+            next: u64::MAX,
+        };
         let Some(first) = manifest.tile_of_nonzero(place / width) else {
-            return next;
+            return ahead;
         };
         for id in first..manifest.n_tiles() {
             if manifest.tile_nnz[id] == 0 {
@@ -178,33 +206,44 @@ impl Engine {
             let start = manifest.nnz_before(id) * width;
             for chunk in &tile.layout().chunks {
                 let end = start + chunk.nonzeros.end * width;
-                let bytes = chunk.nnz() * width;
                 if chunk.nnz() == 0 || end <= place {
                     continue;
                 }
-                if bytes > room || left == 0 {
-                    return next;
+                let enough = chunks > self.threads && bytes >= AHEAD;
+                if enough || bytes + chunk.nnz() * width > most {
+                    return ahead;
                 }
-                next = next.min(end);
-                room -= bytes;
-                left -= 1;
-                self.decode_early(&tile, array, chunk.index);
+                // Again when the reader comes to the end of the first chunk, or of a part of small ones.
+                if ahead.next == u64::MAX || ahead.next < place + AHEAD / 4 {
+                    ahead.next = end;
+                }
+                chunks += 1;
+                bytes += chunk.nnz() * width;
+                ahead
+                    .decoded
+                    .extend(self.decode_early(&tile, array, chunk.index).map(|key| (key, end)));
             }
         }
-        next
+        ahead
     }
 
-    fn decode_early(self: &Arc<Self>, tile: &Arc<crate::dataset::Tile>, array: Array, chunk: usize) {
+    /// Has a chunk decoded that nobody asked for. Returns its name unless it is there or somebody else sees to it.
+    fn decode_early(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize) -> Option<Key> {
         let id = tile.layout().spec.id;
         let key = Key::Chunk { tile: id, array, chunk };
         if self.cache.has(key) || self.whole_block(id, array).is_some() {
-            return;
+            return None;
         }
-        if let Lookup::Missing(ticket) = self.cache.lookup(key) {
-            let tile = tile.clone();
-            self.stats.count_prefetch();
-            self.spawn(move |engine| drop(engine.decode_chunk(&tile, array, chunk, ticket)));
-        }
+        let Lookup::Missing(ticket) = self.cache.lookup(key) else {
+            return None;
+        };
+        let tile = tile.clone();
+        self.stats.count_prefetch();
+        let engine = self.clone();
+        // The first one is needed first.
+        self.pool
+            .spawn_fifo(move || drop(engine.decode_chunk(&tile, array, chunk, ticket)));
+        Some(key)
     }
 
     /// Notes that a process opened a tile's file, and has that of the next tile made if it opens one after another.
@@ -285,12 +324,44 @@ mod tests {
         let readers = Readers::default();
         let mut asked = Vec::new();
         for i in 0..40 {
-            if let Some(place) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB)) {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB)) {
                 asked.push(i);
-                readers.done_until(Array::Data, place, place + 10 * MIB);
+                let (decoded, next) = (Vec::new(), place + 10 * MIB);
+                readers.decoded(reader, Ahead { decoded, next });
             }
         }
         assert_eq!(asked, [7, 17, 27, 37]);
+    }
+
+    /// Reads 300 MiB from the beginning, with a chunk for each 4 MiB. Returns the chunks and where they end, and what was given up.
+    fn read_on(readers: &Readers) -> (Vec<Decoded>, Vec<Key>) {
+        let (mut made, mut given_up) = (Vec::<Decoded>::new(), Vec::new());
+        for i in 0..300 {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB)) {
+                let (tile, array, chunk, next) = (0, Array::Data, made.len(), place + 4 * MIB);
+                let decoded = vec![(Key::Chunk { tile, array, chunk }, next)];
+                made.extend(&decoded);
+                for key in readers.decoded(reader, Ahead { decoded, next }) {
+                    assert!(made[given_up.len()].1 + BEHIND <= place, "{key:?}");
+                    given_up.push(key);
+                }
+            }
+        }
+        (made, given_up)
+    }
+
+    #[test]
+    fn what_was_decoded_for_a_reader_is_given_up_when_it_is_far_past_it() {
+        let (made, given_up) = read_on(&Readers::default());
+        let first: Vec<Key> = made.iter().map(|&(key, _)| key).take(given_up.len()).collect();
+        assert_eq!(given_up, first);
+        assert!(made.len() - given_up.len() <= (BEHIND / MIB / 4) as usize + 2);
+    }
+
+    #[test]
+    fn one_who_begins_again_is_another_reader() {
+        let readers = Readers::default();
+        assert_eq!(read_on(&readers), read_on(&readers));
     }
 
     #[test]

@@ -7,14 +7,14 @@ use super::{Engine, Key, ReadError};
 use crate::cache::{Block, Failure, Lookup};
 use crate::dataset::DatasetError;
 use crate::format::TileId;
-use crate::view::Rows;
+use crate::view::{EncodeError, Rows};
 
 impl Engine {
     /// A tile's rows: from the cache, or made now if this thread may.
     pub(super) fn rows_block(self: &Arc<Self>, tile: TileId, rows: Rows, may_work: bool) -> Result<Found, ReadError> {
         let key = Key::Rows { tile, rows };
         if !may_work {
-            return Ok(self.cache.get(key).map_or(Found::Later, Found::Block));
+            return Ok(self.cache.join(key).into());
         }
         let ticket = match self.cache.lookup(key) {
             Lookup::Hit(block) => return Ok(Found::Block(block)),
@@ -41,10 +41,17 @@ impl Engine {
             self.view.learn_tile(tile, column, &array);
             arrays.push(array);
         }
-        self.view.encode(rows, &arrays).map_err(|error| DatasetError::Column {
-            column: self.view.column_name(columns.start).to_owned(),
+        self.view
+            .encode(rows, &arrays)
+            .map_err(|error| self.bad_rows(tile, rows, &error))
+    }
+
+    /// What to say of rows that cannot be shown.
+    pub(super) fn bad_rows(&self, tile: TileId, rows: Rows, error: &EncodeError) -> DatasetError {
+        DatasetError::Column {
+            column: self.view.column_name(self.view.columns_of(rows).start).to_owned(),
             tile,
             reason: error.to_string(),
-        })
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +19,7 @@ use super::attributes::{BELIEVED, NodeAttributes, Ownership};
 use super::deadline::Deadlines;
 use super::open_files::{Next, OpenFiles, Opening, daemon_flags};
 use super::passthrough::Passthrough;
+use crate::dataset::DatasetError;
 use crate::engine::{Engine, OpenMode, Pin, ReadError};
 use crate::format::TileId;
 use crate::store::StoreError;
@@ -81,6 +82,8 @@ struct Shared {
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
     passthrough: Passthrough,
+    /// Whether files can be read past the kernel's memory and mapped all the same.
+    direct: AtomicBool,
 }
 
 impl DatasetFs {
@@ -115,6 +118,7 @@ impl DatasetFs {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             passthrough,
+            direct: AtomicBool::new(false),
             engine,
         };
         Ok(Self {
@@ -154,6 +158,24 @@ impl Shared {
         let id = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles().insert(id, Arc::new(handle));
         FileHandle(id)
+    }
+
+    /// How a file is opened whose reads come to the daemon.
+    ///
+    /// What is made of all tiles is kept decoded by the daemon and goes from there to the reader, copied once: keeping
+    /// it in the kernel's memory as well would take a second copy of both time and room. Only what is mapped is.
+    fn flags(&self, node: Node) -> FopenFlags {
+        let mut flags = daemon_flags();
+        if self.engine.view().spans_tiles(node) {
+            if self.direct.load(Ordering::Acquire) {
+                flags |= FopenFlags::FOPEN_DIRECT_IO;
+            }
+            // What the kernel remembers of a tile must not outlive the right to read the tile.
+            if self.engine.guards_tiles() {
+                flags &= !FopenFlags::FOPEN_KEEP_CACHE;
+            }
+        }
+        flags
     }
 
     fn open_array(self: &Arc<Self>, tile: TileId, file: ArrayFile, process: u32, opening: Opening) {
@@ -201,6 +223,14 @@ impl Drop for Decision {
     }
 }
 
+/// What a reader is told.
+fn errno(error: &ReadError) -> Errno {
+    match error {
+        ReadError::Dataset(error) if matches!(**error, DatasetError::Restricted { .. }) => Errno::EACCES,
+        ReadError::Dataset(_) | ReadError::View(_) | ReadError::Abandoned => Errno::EIO,
+    }
+}
+
 /// Runs a handler. One that panics must not take its worker thread with it: its reply, dropped, is an I/O error.
 fn shielded(handler: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(handler)).is_err() {
@@ -215,6 +245,10 @@ impl Filesystem for DatasetFs {
         let _ = config.set_max_write(MAX_REQUEST);
         let _ = config.set_max_background(64);
         let _ = config.set_max_readahead(4 * MAX_REQUEST);
+        // Linux 6.6.
+        if config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok() {
+            self.shared.direct.store(true, Ordering::Release);
+        }
         if self.shared.engine.has_files()
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(1).is_ok()
@@ -294,7 +328,7 @@ impl Filesystem for DatasetFs {
                 if fresh {
                     FopenFlags::FOPEN_NOFLUSH
                 } else {
-                    daemon_flags()
+                    self.shared.flags(node)
                 },
             );
         });
@@ -338,7 +372,7 @@ impl Filesystem for DatasetFs {
                             counted.engine.stats().count_read(bytes.len() as u64);
                             reply.data(bytes);
                         }
-                        Err(_) => reply.error(Errno::EIO),
+                        Err(error) => reply.error(errno(&error)),
                     }
                 });
             });

@@ -117,7 +117,7 @@ pub enum Value {
 pub enum Source {
     /// An array of the whole matrix: all tiles one after another, indptr from the first cell on.
     X(Array),
-    /// An obs column, tile after tile, each as `part` says; `anndata::encode_range` makes the bytes.
+    /// An obs column, tile after tile, each as `part` says; see `anndata::encode`.
     Obs {
         /// Position in the schema.
         column: usize,

@@ -98,6 +98,17 @@ pub enum Rows {
     Part(usize, Part),
 }
 
+impl Rows {
+    /// The form in which these rows are kept when they were made: text padded to the longest one could take any amount
+    /// of room, so it is padded when it is asked for.
+    pub fn kept(self) -> Self {
+        match self {
+            Self::Part(column, Part::FixedText { .. }) => Self::Part(column, Part::CountedText),
+            other => other,
+        }
+    }
+}
+
 /// A piece of a virtual file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
@@ -576,7 +587,21 @@ impl View {
         }
     }
 
-    /// A tile's rows in the form `rows`. `arrays` has their columns as stored, in order.
+    /// The bytes `range` of a tile's rows in the form `rows`, of the rows as they are [kept](Rows::kept); `None` where
+    /// these are the same.
+    ///
+    /// # Errors
+    /// When the rows are not what was found of them before.
+    pub fn cut(&self, rows: Rows, kept: &[u8], range: Range<u64>) -> Result<Option<Vec<u8>>, EncodeError> {
+        match rows {
+            Rows::Part(column, Part::FixedText { width }) => {
+                Ok(Some(anndata::pad(self.column_name(column), kept, width, range)?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A tile's rows in a form in which they are [kept](Rows::kept). `arrays` has their columns as stored, in order.
     ///
     /// # Errors
     /// When the arrays cannot be shown as what the schema says they are.

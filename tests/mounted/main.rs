@@ -24,5 +24,8 @@ mod hung_source;
 mod languages;
 mod life;
 mod listing;
+mod matrix;
+mod object;
 mod obs;
+mod read_ahead;
 mod reading;

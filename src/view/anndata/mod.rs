@@ -19,7 +19,7 @@ use thiserror::Error;
 
 pub use self::facts::{ColumnFacts, TileFacts};
 use self::frame::Frame;
-pub use self::values::{EncodeError, encode, encode_range};
+pub use self::values::{EncodeError, encode, pad};
 use super::arrow::Tiling;
 use super::hierarchy::{ArrayNode, Attribute, Dtype, Group, Member, Part, Shape, Source, Value, longest_number};
 use crate::dataset::Array;

@@ -45,69 +45,53 @@ pub enum EncodeError {
     },
 }
 
-/// The bytes `range` of the rows of one tile as `part` of the column: what [`Extent::Obs`](crate::view::hierarchy::Extent::Obs) stands for.
+/// The bytes `range` of [`Part::FixedText`] of `width` bytes a row, made of the same rows as [`Part::CountedText`].
 ///
-/// Costs what the rows in the range cost, except for [`Part::CountedText`], of which all rows are written to cut a range from
-/// them. So the rows, which are compact, are worth keeping, and these bytes are not: text padded to the longest can take
-/// far more room than the text. `range` is cut to what there is.
+/// Only rows in the range are written: padded to the longest, a tile's text could take any amount of room.
+/// `range` is cut to what there is.
 ///
 /// # Errors
-/// As [`encode`].
-pub fn encode_range(
-    column: &ObsColumn,
-    part: Part,
-    array: &ArrayRef,
-    range: Range<u64>,
-) -> Result<Vec<u8>, EncodeError> {
-    let Some(width) = width(column, part) else {
-        return Ok(cut(encode(column, part, array)?, 0, range));
-    };
-    let rows = array.len() as u64;
-    let first = (range.start / width).min(rows);
-    let end = range.end.div_ceil(width).clamp(first, rows);
-    let part_of = array.slice(first as usize, (end - first) as usize);
-    let encoded = encode(column, part, &part_of).map_err(|error| error.after(first as usize))?;
-    Ok(cut(encoded, first * width, range))
-}
-
-/// Bytes of a row; `None` where rows have different sizes.
-fn width(column: &ObsColumn, part: Part) -> Option<u64> {
-    match (part, &column.kind) {
-        (Part::CountedText, _) => None,
-        (Part::FixedText { width }, _) => Some(width.max(1).into()),
-        (Part::Mask, _) => Some(1),
-        (Part::Codes, ColumnKind::Category { codes, .. }) => Some(codes.width() as u64),
-        (Part::Values, ColumnKind::Numeric(number)) => Some(number.width() as u64),
-        (Part::Codes | Part::Values, _) => Some(1),
-    }
-}
-
-/// Of `bytes`, which start at `start`, those in `range`.
-fn cut(mut bytes: Vec<u8>, start: u64, range: Range<u64>) -> Vec<u8> {
-    let inside = |at: u64| (at.max(start) - start).min(bytes.len() as u64) as usize;
-    let (from, to) = (inside(range.start), inside(range.end));
-    bytes.truncate(to.max(from));
-    bytes.drain(..from);
-    bytes
-}
-
-impl EncodeError {
-    /// The same of rows that come after `rows` others.
-    fn after(mut self, rows: usize) -> Self {
-        match &mut self {
-            Self::Code { cell, .. } | Self::LongText { cell, .. } => *cell += rows,
-            Self::Type { .. } | Self::Part { .. } => {}
+/// [`EncodeError::LongText`] when a text is longer than `width`.
+pub fn pad(column: &str, counted: &[u8], width: u32, range: Range<u64>) -> Result<Vec<u8>, EncodeError> {
+    let row_bytes = u64::from(width.max(1));
+    let first = range.start / row_bytes;
+    let rows = range.end.div_ceil(row_bytes).saturating_sub(first);
+    let mut bytes = Vec::new();
+    for (cell, text) in texts(counted).enumerate().skip(first as usize).take(rows as usize) {
+        if text.len() as u64 > row_bytes {
+            return Err(EncodeError::LongText {
+                column: column.to_owned(),
+                cell,
+                found: text.len(),
+                most: width,
+            });
         }
-        self
+        bytes.extend_from_slice(text);
+        bytes.resize(bytes.len() - text.len() + row_bytes as usize, 0);
     }
+    let skipped = ((range.start - first * row_bytes) as usize).min(bytes.len());
+    bytes.drain(..skipped);
+    bytes.truncate((range.end - range.start) as usize);
+    Ok(bytes)
 }
 
-/// All rows of one tile as `part` of the column.
+/// The texts of [`Part::CountedText`], one after another.
+fn texts(counted: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = counted;
+    std::iter::from_fn(move || {
+        let (length, after) = rest.split_first_chunk()?;
+        let (text, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        rest = after;
+        Some(text)
+    })
+}
+
+/// All rows of one tile as `part` of the column, except [`Part::FixedText`], which [`pad`] makes of [`Part::CountedText`].
 ///
 /// `array` has the column's values as stored: of [`ColumnKind::stored_type`].
 ///
 /// # Errors
-/// [`EncodeError`] when the values are of another type, mean no category, or are longer than was found before.
+/// [`EncodeError`] when the values are of another type or mean no category.
 pub fn encode(column: &ObsColumn, part: Part, array: &ArrayRef) -> Result<Vec<u8>, EncodeError> {
     let expected = column.kind.stored_type();
     if array.data_type() != &expected {
@@ -117,14 +101,12 @@ pub fn encode(column: &ObsColumn, part: Part, array: &ArrayRef) -> Result<Vec<u8
             expected,
         });
     }
-    let texts = || array.as_string::<i32>();
     match (&column.kind, part) {
         (ColumnKind::Category { categories, .. }, Part::Codes) => codes(&column.name, array, categories.len() as i64),
         (ColumnKind::Numeric(number), Part::Values) => Ok(numbers(array, *number)),
         (ColumnKind::Bool, Part::Values) => Ok(truths(array.as_boolean())),
         (ColumnKind::Numeric(_) | ColumnKind::Bool | ColumnKind::String, Part::Mask) => Ok(mask(array)),
-        (ColumnKind::String, Part::FixedText { width }) => fixed_texts(&column.name, texts(), width),
-        (ColumnKind::String, Part::CountedText) => Ok(counted_texts(texts())),
+        (ColumnKind::String, Part::CountedText) => Ok(counted_texts(array.as_string())),
         (kind, part) => Err(EncodeError::Part {
             column: column.name.clone(),
             kind: kind.arrow_name(),
@@ -202,23 +184,6 @@ fn missing_rows(array: &dyn Array) -> impl Iterator<Item = usize> + '_ {
         .flat_map(|nulls| (0..nulls.len()).filter(|&row| nulls.is_null(row)))
 }
 
-fn fixed_texts(column: &str, texts: &StringArray, width: u32) -> Result<Vec<u8>, EncodeError> {
-    let mut bytes = vec![0; texts.len() * width as usize];
-    for (cell, (text, room)) in texts.iter().zip(bytes.chunks_exact_mut(width as usize)).enumerate() {
-        let text = text.unwrap_or_default().as_bytes();
-        let Some(room) = room.get_mut(..text.len()) else {
-            return Err(EncodeError::LongText {
-                column: column.to_owned(),
-                cell,
-                found: text.len(),
-                most: width,
-            });
-        };
-        room.copy_from_slice(text);
-    }
-    Ok(bytes)
-}
-
 fn counted_texts(texts: &StringArray) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 * texts.len() + texts.value_data().len());
     for text in texts {
@@ -292,41 +257,31 @@ mod tests {
     fn text_is_padded_or_counted() {
         let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("xyz"), Some("\u{e9}"), None]));
         let texts = texts.slice(1, 2);
-        let column = column(ColumnKind::String);
-        let fixed = |width| encode(&column, Part::FixedText { width }, &texts);
-        assert_eq!(fixed(3).unwrap(), b"\xc3\xa9\0\0\0\0");
-        assert!(
-            fixed(1)
-                .unwrap_err()
-                .to_string()
-                .contains("2 bytes at cell 0, expected at most 1")
-        );
-        let counted = encode(&column, Part::CountedText, &texts).unwrap();
+        let counted = encode(&column(ColumnKind::String), Part::CountedText, &texts).unwrap();
         assert_eq!(counted, b"\x02\0\0\0\xc3\xa9\0\0\0\0");
+        assert_eq!(pad("c", &counted, 3, 0..6).unwrap(), b"\xc3\xa9\0\0\0\0");
+        let error = pad("c", &counted, 1, 0..2).unwrap_err();
+        assert!(
+            error.to_string().contains("2 bytes at cell 0, expected at most 1"),
+            "{error}"
+        );
+        assert_eq!(
+            pad("c", &counted, 1, 1..2).unwrap(),
+            [0],
+            "the long one is not in the range"
+        );
     }
 
     #[test]
-    fn every_range_is_cut_from_the_same_whole() {
-        let text = column(ColumnKind::String);
-        let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("xyz"), None, Some("\u{e9}"), Some("a")]));
-        let codes: ArrayRef = Arc::new(Int16Array::from(vec![1, -1, 0, 2]));
-        for (column, part, array) in [
-            (&text, Part::FixedText { width: 3 }, &texts),
-            (&text, Part::CountedText, &texts),
-            (&text, Part::Mask, &texts),
-            (&category(NumericType::Int16, 3), Part::Codes, &codes),
-        ] {
-            let whole = encode(column, part, array).unwrap();
-            for start in 0..=whole.len() {
-                for end in start..=whole.len() + 2 {
-                    let got = encode_range(column, part, array, start as u64..end as u64).unwrap();
-                    assert_eq!(got, whole[start..end.min(whole.len())], "{part:?} {start}..{end}");
-                }
+    fn every_range_of_padded_text_is_cut_from_the_same_whole() {
+        let counted = b"\x03\0\0\0xyz\0\0\0\0\x02\0\0\0\xc3\xa9\x01\0\0\0a";
+        let whole = b"xyz\0\0\0\xc3\xa9\0a\0\0";
+        for start in 0..=whole.len() {
+            for end in start..=whole.len() + 2 {
+                let got = pad("c", counted, 3, start as u64..end as u64).unwrap();
+                assert_eq!(got, whole[start..end.min(whole.len())], "{start}..{end}");
             }
         }
-        let error = encode_range(&category(NumericType::Int16, 2), Part::Codes, &codes, 5..8).unwrap_err();
-        assert!(error.to_string().contains("the code 2 at cell 3"), "{error}");
-        assert!(encode_range(&category(NumericType::Int16, 2), Part::Codes, &codes, 0..6).is_ok());
     }
 
     #[test]
@@ -338,9 +293,8 @@ mod tests {
             Err(EncodeError::Type { .. })
         ));
         let text = column(ColumnKind::String);
-        assert!(matches!(
-            encode(&text, Part::Codes, &texts),
-            Err(EncodeError::Part { .. })
-        ));
+        for part in [Part::Codes, Part::FixedText { width: 1 }] {
+            assert!(matches!(encode(&text, part, &texts), Err(EncodeError::Part { .. })));
+        }
     }
 }
