@@ -94,6 +94,11 @@ impl Decoded {
                 Extent::X { array, bytes } => {
                     out.write_all(&self.x[array as usize][bytes.start as usize..bytes.end as usize])
                 }
+                Extent::RowStarts { width, bytes } => {
+                    let starts = self.x[Array::Indptr as usize].as_chunks::<8>().0.iter();
+                    let starts: Vec<u8> = starts.flat_map(|start| &start[..width as usize]).copied().collect();
+                    out.write_all(&starts[bytes.start as usize..bytes.end as usize])
+                }
                 Extent::Obs {
                     tile,
                     column,
@@ -411,9 +416,7 @@ fn a_file_of_a_terabyte_has_its_ends_where_its_header_says() {
                 file.write_all_at(&bytes[range.clone()], at - extent.len()).unwrap();
                 continue;
             }
-            Extent::X {
-                array: Array::Indptr, ..
-            } => NONZEROS.to_le_bytes(),
+            Extent::RowStarts { .. } => NONZEROS.to_le_bytes(),
             Extent::X { .. } => (7_u64 << 32).to_le_bytes(),
             Extent::Obs {
                 tile: 9_999, column: 0, ..

@@ -48,11 +48,6 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
-    /// Whether a tile's checksum is wrong.
-    pub(super) fn is_checksum(&self) -> bool {
-        matches!(self, Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }))
-    }
-
     /// A short name for counters.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -60,7 +55,7 @@ impl DatasetError {
             Self::Manifest { .. } => "manifest",
             Self::ObsSchema { .. } | Self::Shard(_) | Self::Column { .. } => "obs",
             Self::Table { .. } => "table",
-            Self::Tile { .. } if self.is_checksum() => "checksum",
+            Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }) => "checksum",
             Self::Tile { .. } => "tile",
             Self::Restricted { .. } => "access",
             Self::Changed { .. } => "changed",

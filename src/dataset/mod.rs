@@ -55,8 +55,6 @@ pub struct Dataset {
     /// The checksum of each tile of which something was shown, and in which state of the file it was found right, if it
     /// was computed.
     shown: Mutex<HashMap<TileId, (Option<Version>, u32)>>,
-    /// Tiles whose checksum was found wrong, in which state of the file.
-    damaged: Mutex<HashMap<TileId, Version>>,
     /// Shards whose SHA-256 was found right, and in which state of the file.
     verified_shards: Mutex<HashMap<usize, Version>>,
 }
@@ -93,7 +91,6 @@ impl Dataset {
             tiles,
             shards,
             shown: Mutex::default(),
-            damaged: Mutex::default(),
             verified_shards: Mutex::default(),
         })
     }
@@ -159,36 +156,26 @@ impl Dataset {
                 Ok(())
             }
             Err(error) => {
-                if error.is_checksum() {
-                    lock(&self.damaged).insert(id, tile.version());
-                }
                 self.forget(id);
                 Err(error)
             }
         }
     }
 
-    /// The row starts of a tile whose checksum need not be known yet: computing it takes reading the whole tile, a hundred
+    /// The row starts of a tile whose checksum need not be known: computing it takes reading the whole tile, a hundred
     /// times what the row starts are.
     ///
     /// Header, chunk table and row starts were held against each other and the manifest: the row starts begin with 0, never
-    /// decrease, are those of the chunk table at every chunk, and end with the manifest's nonzeros. What can be wrong and
-    /// fit all that are starts within a chunk; then the checksum is wrong, and neither indices nor data of the tile are ever
-    /// served. Once that was found, row starts are refused too. A file that has another checksum than the one
-    /// whose row starts were shown is refused.
-    ///
-    /// # Errors
-    /// When the checksum is known to be wrong.
-    pub fn row_starts<'t>(&self, tile: &'t Tile) -> Result<&'t [i64], DatasetError> {
-        let id = tile.layout().spec.id;
+    /// decrease, are those of the chunk table at every chunk, and end with the manifest's nonzeros. So those of other tiles are right
+    /// whatever is wrong with this one. What can be wrong in a tile that fits all that are starts within a chunk; then
+    /// the checksum is wrong, and no nonzero of the tile is ever served. From now on the tile is refused if it becomes one with
+    /// another checksum.
+    pub fn row_starts<'t>(&self, tile: &'t Tile) -> &'t [i64] {
         if !tile.is_verified() {
-            if lock(&self.damaged).get(&id) == Some(&tile.version()) {
-                self.verify(tile)?;
-            }
-            let crc32 = tile.layout().crc32;
+            let (id, crc32) = (tile.layout().spec.id, tile.layout().crc32);
             lock(&self.shown).entry(id).or_insert((None, crc32));
         }
-        Ok(tile.indptr())
+        tile.indptr()
     }
 
     /// Decodes whole arrays of a tile with every thread of `pool`, after its checksum was found right.

@@ -169,7 +169,7 @@ impl Engine {
                 bytes,
             } => self.resolve_indptr(*tile, bytes, may_work),
             Extent::Array { tile, elements, bytes } => self.resolve_array(*tile, *elements, bytes, may_work),
-            Extent::RowStarts { tile, bytes } => self.resolve_row_starts(*tile, bytes, may_work),
+            Extent::RowStarts { tile, width, bytes } => self.resolve_row_starts(*tile, *width, bytes, may_work),
             Extent::Rows { tile, rows, .. } => {
                 let found = self.rows_block(*tile, rows.kept(), may_work)?;
                 self.resolved(extent, found)
@@ -227,7 +227,7 @@ impl Engine {
         let opened = self.tile(tile)?;
         self.verify(&opened)?;
         Ok(Resolved::Part(
-            Part::Owned(indptr_bytes(opened.indptr(), bytes, 0)),
+            Part::Owned(indptr_bytes(opened.indptr(), bytes, 8, 0)),
             None,
         ))
     }
@@ -238,6 +238,7 @@ impl Engine {
     fn resolve_row_starts(
         self: &Arc<Self>,
         tile: TileId,
+        width: u64,
         bytes: &Range<u64>,
         may_work: bool,
     ) -> Result<Resolved, ReadError> {
@@ -247,9 +248,10 @@ impl Engine {
             None if !may_work => return Ok(Resolved::Later),
             None => self.tile(tile)?,
         };
-        let starts = dataset.row_starts(&opened).map_err(|error| self.tell(error))?;
+        let starts = dataset.row_starts(&opened);
         let before = dataset.manifest().nnz_before(tile) as i64;
-        Ok(Resolved::Part(Part::Owned(indptr_bytes(starts, bytes, before)), None))
+        let bytes = indptr_bytes(starts, bytes, width, before);
+        Ok(Resolved::Part(Part::Owned(bytes), None))
     }
 
     /// The first bytes of `extent`, which are in `block`, and what is left of it.
@@ -378,14 +380,14 @@ fn converted(elements: Elements, block: Arc<Block>, range: Range<usize>, start: 
     Part::Owned(floats)
 }
 
-/// Bytes of the indptr as they are in its file, with `before` added to each entry.
-fn indptr_bytes(starts: &[i64], bytes: &Range<u64>, before: i64) -> Vec<u8> {
-    let entries = (bytes.start / 8) as usize..bytes.end.div_ceil(8) as usize;
-    let skip = (bytes.start % 8) as usize;
-    let mut whole: Vec<u8> = starts[entries]
-        .iter()
-        .flat_map(|entry| (entry + before).to_le_bytes())
-        .collect();
+/// Bytes of the indptr as they are in a file that has `width` bytes for an entry, with `before` added to each entry.
+fn indptr_bytes(starts: &[i64], bytes: &Range<u64>, width: u64, before: i64) -> Vec<u8> {
+    let entries = (bytes.start / width) as usize..bytes.end.div_ceil(width) as usize;
+    let skip = (bytes.start % width) as usize;
+    let mut whole = Vec::with_capacity(entries.len() * width as usize);
+    for entry in &starts[entries] {
+        whole.extend_from_slice(&(entry + before).to_le_bytes()[..width as usize]);
+    }
     whole.truncate(skip + (bytes.end - bytes.start) as usize);
     whole.drain(..skip);
     whole

@@ -171,10 +171,10 @@ impl ArrayFile {
 
 /// The bytes `range` of an array of the whole matrix.
 pub(super) fn of_matrix(manifest: &Manifest, elements: Elements, range: Range<u64>, extents: &mut Vec<Extent>) {
-    if elements == Elements::Indptr {
-        return row_starts(manifest, range, extents);
-    }
     let width = elements.width();
+    if elements == Elements::Indptr {
+        return row_starts(manifest, width, range, extents);
+    }
     let mut at = range.start;
     while at < range.end {
         let Some(tile) = manifest.tile_of_nonzero(at / width) else {
@@ -191,9 +191,10 @@ pub(super) fn of_matrix(manifest: &Manifest, elements: Elements, range: Range<u6
     }
 }
 
+/// The bytes `range` of the row starts of the whole matrix, of `width` bytes each.
+///
 /// Each tile gives the starts of its own rows; the last one also the end.
-fn row_starts(manifest: &Manifest, range: Range<u64>, extents: &mut Vec<Extent>) {
-    let width = Elements::Indptr.width();
+pub(super) fn row_starts(manifest: &Manifest, width: u64, range: Range<u64>, extents: &mut Vec<Extent>) {
     let tiles = manifest.n_tiles();
     if tiles == 0 {
         let zero = 0_i64.to_le_bytes();
@@ -209,6 +210,7 @@ fn row_starts(manifest: &Manifest, range: Range<u64>, extents: &mut Vec<Extent>)
         };
         extents.push(Extent::RowStarts {
             tile,
+            width,
             bytes: at - start..end - start,
         });
         at = end;
@@ -260,11 +262,17 @@ mod tests {
     #[test]
     fn row_starts_come_from_the_tile_of_the_row_and_the_end_from_the_last() {
         let file = file(Elements::Indptr, Form::Raw);
-        let starts = |tile, bytes| Extent::RowStarts { tile, bytes };
+        let width = 8;
+        let starts = |tile, bytes| Extent::RowStarts { tile, width, bytes };
         assert_eq!(file.bytes(file.entries_of_matrix(&manifest())), 72);
         let expected = [starts(0, 4..24), starts(1, 0..24), starts(2, 0..24)];
         assert_eq!(file.of_matrix(&manifest(), 4..72), expected);
         assert_eq!(file.of_matrix(&manifest(), 64..72), [starts(2, 16..24)]);
+        let mut narrow = Vec::new();
+        row_starts(&manifest(), 4, 10..36, &mut narrow);
+        let width = 4;
+        let starts = |tile, bytes| Extent::RowStarts { tile, width, bytes };
+        assert_eq!(narrow, [starts(0, 10..12), starts(1, 0..12), starts(2, 0..12)]);
     }
 
     #[test]

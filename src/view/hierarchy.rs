@@ -162,11 +162,18 @@ pub enum Part {
 pub enum Extent {
     /// Bytes that are known.
     Literal(Arc<[u8]>, Range<usize>),
-    /// Bytes of an array of the whole matrix.
+    /// Bytes of the indices or the data of the whole matrix.
     X {
         /// Which array.
         array: Array,
         /// Which of its bytes.
+        bytes: Range<u64>,
+    },
+    /// Bytes of the indptr of the whole matrix.
+    RowStarts {
+        /// Bytes of an entry: 4 or 8.
+        width: u64,
+        /// Which bytes of all entries.
         bytes: Range<u64>,
     },
     /// Bytes of the rows of a tile in an obs column.
@@ -187,7 +194,7 @@ impl Extent {
     pub fn len(&self) -> u64 {
         match self {
             Self::Literal(_, range) => (range.end - range.start) as u64,
-            Self::X { bytes, .. } | Self::Obs { bytes, .. } => bytes.end - bytes.start,
+            Self::X { bytes, .. } | Self::RowStarts { bytes, .. } | Self::Obs { bytes, .. } => bytes.end - bytes.start,
         }
     }
 
@@ -265,6 +272,7 @@ impl ArrayNode {
             obs_pieces(rows, tiling, column, part, range.clone(), pieces);
         };
         match &self.source {
+            Source::X(Array::Indptr) => pieces.push(Extent::RowStarts { width, bytes: range }),
             Source::X(array) => pieces.push(Extent::X {
                 array: *array,
                 bytes: range,

@@ -127,6 +127,8 @@ pub enum Extent {
     RowStarts {
         /// Which tile.
         tile: TileId,
+        /// Bytes of an entry: 8, or 4 where all entries fit.
+        width: u64,
         /// Which of its bytes.
         bytes: Range<u64>,
     },

@@ -2,7 +2,6 @@
 //!
 //! What is in them is laid out once, when one of them is first looked at and what it depends on is known.
 
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::anndata::{self, ColumnFacts, Container, Contents};
@@ -138,7 +137,14 @@ pub(super) fn extents(manifest: &Manifest, pieces: Vec<hierarchy::Extent>) -> Ve
     for piece in pieces {
         match piece {
             hierarchy::Extent::Literal(bytes, range) => extents.push(Extent::Literal(bytes, range)),
-            hierarchy::Extent::X { array, bytes } => of_matrix(manifest, array, bytes, &mut extents),
+            hierarchy::Extent::X { array, bytes } => {
+                let elements = match array {
+                    Array::Data => Elements::Counts,
+                    Array::Indices | Array::Indptr => Elements::Indices,
+                };
+                arrays::of_matrix(manifest, elements, bytes, &mut extents);
+            }
+            hierarchy::Extent::RowStarts { width, bytes } => arrays::row_starts(manifest, width, bytes, &mut extents),
             hierarchy::Extent::Obs {
                 tile,
                 column,
@@ -152,13 +158,4 @@ pub(super) fn extents(manifest: &Manifest, pieces: Vec<hierarchy::Extent>) -> Ve
         }
     }
     extents
-}
-
-fn of_matrix(manifest: &Manifest, array: Array, bytes: Range<u64>, extents: &mut Vec<Extent>) {
-    let elements = match array {
-        Array::Indptr => Elements::Indptr,
-        Array::Indices => Elements::Indices,
-        Array::Data => Elements::Counts,
-    };
-    arrays::of_matrix(manifest, elements, bytes, extents);
 }

@@ -18,6 +18,7 @@ in_both_modes!(
     every_range_of_the_matrix_is_cut_from_the_same_whole,
     a_range_decodes_the_chunks_it_covers_and_no_others,
     row_starts_cost_reading_row_starts,
+    row_starts_that_do_not_fit_are_an_error,
     numpy_maps_what_it_would_read,
     only_the_views_that_were_asked_for_are_there,
 );
@@ -173,16 +174,36 @@ fn row_starts_cost_reading_row_starts(io: Io) {
     let mount = Mount::new(&dataset.path, io);
     assert!(int64s(&mount.join("X/indptr.i64")) == whole(&dataset).indptr);
     assert_eq!((mount.stat("/decoded/chunks"), mount.complaints().len()), (0, 0));
-    // The checksum is wrong, which those find out who read on; from then on it is known.
+    // The checksum is wrong, which those find out who read on; rows of other tiles are found all the same.
     assert!(fs::read(mount.join("X/data.i32")).is_err());
+    assert!(!mount.complaints().is_empty());
     assert!(
-        mount.complaints()[0].contains("tile_000000.dct: "),
+        npy::<8>(&mount.join("X/indptr.npy"))
+            .into_iter()
+            .map(i64::from_le_bytes)
+            .eq(whole(&dataset).indptr)
+    );
+}
+
+/// Starts that do not fit the chunk table are those of rows in other chunks and tiles.
+fn row_starts_that_do_not_fit_are_an_error(io: Io) {
+    let dataset = made_up();
+    let path = dataset.path.join("tiles/tile_000001.dct");
+    let mut bytes = fs::read(&path).unwrap();
+    let indptr = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    bytes[indptr + 8 * 100] ^= 0x80;
+    bytes[indptr + 8 * 100 + 2] ^= 0x40;
+    fs::write(&path, bytes).unwrap();
+    let mount = Mount::new(&dataset.path, io);
+    assert_eq!(
+        fs::read(mount.join("X/indptr.i64")).unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
+    assert!(
+        mount.complaints()[0].contains("tile_000001.dct: "),
         "{:?}",
         mount.complaints()
     );
-    let file = File::open(mount.join("X/indptr.npy")).unwrap();
-    let error = file.read_exact_at(&mut [0; 16], 128).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::EIO));
 }
 
 fn numpy_maps_what_it_would_read(io: Io) {

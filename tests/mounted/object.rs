@@ -153,7 +153,7 @@ fn a_damaged_tile_is_an_error_where_it_is_touched_and_nowhere_else(io: Io) {
     script("damaged_tile.py", &[good.path(), bad.path(), Path::new("2")]);
     let complaints = bad.complaints();
     assert!(
-        complaints.len() == 1 && complaints[0].contains("tile_000002.dct: "),
+        !complaints.is_empty() && complaints.iter().all(|line| line.contains("tile_000002.dct: ")),
         "{complaints:?}"
     );
 }

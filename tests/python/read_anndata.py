@@ -31,6 +31,8 @@ def expected_matrix(expected, shape):
 def check_matrix(adata, expected):
     x = adata.X
     assert x.shape == adata.shape and x.data.dtype == np.int32, (x.shape, x.data.dtype)
+    # One type, as SciPy's own matrices have it.
+    assert x.indptr.dtype == x.indices.dtype == np.int32, (x.indptr.dtype, x.indices.dtype)
     want = expected_matrix(expected, x.shape)
     if want is not None:
         assert np.array_equal(x.indptr, want.indptr)

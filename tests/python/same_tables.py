@@ -39,7 +39,7 @@ if os.path.exists(f"{mount}/obs.arrow"):
         assert column.column(0).equals(obs.column(called)), name
     columns = {column["name"]: column for column in json.load(open(f"{mount}/obs/schema.json", encoding="utf-8"))["columns"]}
     assert obs.column_names == list(columns)
-    frame = pl.read_ipc(f"{mount}/obs.arrow", memory_map=True)
+    frame = pl.scan_ipc(f"{mount}/obs.arrow").collect()
     assert frame.height == obs.num_rows and frame.columns == obs.column_names
     pandas = pd.read_feather(f"{mount}/obs.arrow")
     for name, column in columns.items():
@@ -56,4 +56,4 @@ if os.path.exists(f"{mount}/var.arrow"):
     stored = pq.read_table(f"{mount}/var.parquet")
     assert var.equals(stored) and var.schema.metadata == stored.schema.metadata
     assert var.to_pandas().index.equals(pd.read_parquet(f"{mount}/var.parquet").index)
-    assert pl.read_ipc(f"{mount}/var.arrow", memory_map=True).height == manifest["n_genes"]
+    assert pl.scan_ipc(f"{mount}/var.arrow").collect().height == manifest["n_genes"]

@@ -163,10 +163,16 @@ fn matrix(contents: &Contents<'_>) -> Group {
         name: "shape",
         value: Value::Integers(vec![contents.tiling.n_cells as i64, contents.n_genes.into()]),
     });
+    // SciPy works in place only where indptr and indices have one type.
+    let starts = if i32::try_from(contents.nnz).is_ok() {
+        NumericType::Int32
+    } else {
+        NumericType::Int64
+    };
     let arrays = [
         ("data", Array::Data, NumericType::Int32, contents.nnz),
         ("indices", Array::Indices, NumericType::Int32, contents.nnz),
-        ("indptr", Array::Indptr, NumericType::Int64, contents.tiling.n_cells + 1),
+        ("indptr", Array::Indptr, starts, contents.tiling.n_cells + 1),
     ];
     for (name, array, number, length) in arrays {
         let member = Member::Array(ArrayNode {

@@ -114,6 +114,20 @@ fn the_root_has_what_anndata_knows_and_nothing_else() {
 }
 
 #[test]
+fn row_starts_are_as_wide_as_genes_as_long_as_they_fit() {
+    let metadata = no_metadata();
+    for (nnz, width) in [(70, 4), (i32::MAX as u64, 4), (1 << 31, 8)] {
+        let contents = Contents {
+            nnz,
+            ..contents(&metadata)
+        };
+        let root = tree(&contents, Container::Hdf5).unwrap();
+        assert_eq!(array(&root, "X/indptr").dtype.width(), width, "{nnz}");
+        assert_eq!(array(&root, "X/indices").dtype.width(), 4);
+    }
+}
+
+#[test]
 fn without_names_rows_are_numbered() {
     let metadata = no_metadata();
     let root = tree(&contents(&metadata), Container::Hdf5).unwrap();

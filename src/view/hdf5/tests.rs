@@ -66,6 +66,7 @@ fn bytes(extent: &Extent) -> Vec<u8> {
     match extent {
         Extent::Literal(bytes, range) => bytes[range.clone()].to_vec(),
         Extent::X { array, bytes } => made(*array as usize, bytes),
+        Extent::RowStarts { bytes, .. } => made(0, bytes),
         Extent::Obs {
             tile,
             column,
