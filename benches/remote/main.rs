@@ -17,6 +17,7 @@ mod datasets;
 #[allow(dead_code, reason = "shared with tests")]
 mod server;
 #[path = "../mount/table.rs"]
+#[allow(dead_code, reason = "shared by benches")]
 mod table;
 
 use std::error::Error;
@@ -64,7 +65,13 @@ fn rounds() -> Result<usize> {
         match argument.as_str() {
             "--bench" => {}
             "--quick" => rounds = QUICK_ROUNDS,
-            "--rounds" => rounds = arguments.next().ok_or("--rounds needs a number")?.parse::<usize>()?.max(1),
+            "--rounds" => {
+                rounds = arguments
+                    .next()
+                    .ok_or("--rounds needs a number")?
+                    .parse::<usize>()?
+                    .max(1)
+            }
             other => return Err(format!("unknown argument {other}; there are --quick and --rounds N").into()),
         }
     }

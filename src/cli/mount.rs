@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use log::LevelFilter;
@@ -23,7 +24,8 @@ use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_ses
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
 use crate::obs_cache::ObsCache;
 use crate::store::Links;
-use crate::view::{View, ViewError};
+use crate::view::zarr::DEFAULT_CHUNK;
+use crate::view::{Families, Family, View, ViewError, ViewOptions};
 
 /// How long a new mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -67,7 +69,7 @@ pub(super) struct MountFlags {
     /// Memory for decoded data: 8G, 512M, 25% [default: a quarter of what machine and cgroup have left]
     ///
     /// A percentage is of what the machine, or a cgroup's limit, allows in all. Beyond the cache the daemon needs at most
-    /// 10 bytes a thread for each nonzero of the largest chunk, about 60 MB for tiles of the usual size.
+    /// 10 bytes a thread for each nonzero of the largest chunk, about 60 MB for tiles of the usual size, and 64 MB.
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<CacheSize>,
     /// Threads that decode [default: one for each processor]
@@ -76,6 +78,13 @@ pub(super) struct MountFlags {
     /// How bytes reach readers
     #[arg(long, value_enum, default_value_t = IoMode::Auto)]
     io: IoMode,
+    /// What to show besides the dataset's own files: raw and npy arrays per tile and in X/, arrow tables, dataset.h5ad,
+    /// dataset.zarr [default: all]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = family_parser())]
+    views: Option<Vec<Family>>,
+    /// Nonzeros in a chunk of dataset.zarr
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    zarr_chunk: u64,
     /// Let other users in; owners and modes of the dataset's files decide what they may read
     #[arg(long)]
     allow_other: bool,
@@ -105,6 +114,11 @@ enum IoMode {
     Passthrough,
     /// Every read comes to the daemon, unless the kernel remembers its bytes
     Fuse,
+}
+
+fn family_parser() -> impl TypedValueParser<Value = Family> {
+    let known = PossibleValuesParser::new(Family::ALL.map(Family::name));
+    known.map(|name| Family::named(&name).expect("only names of families are let through"))
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {
@@ -305,8 +319,18 @@ pub(super) fn mount_dataset(
         cache_blocks,
         threads: workers,
         tmpfs,
+        // With a mode of the administrator's choice, all tiles have the same.
+        guard_tiles: flags.allow_other && flags.mode.is_none(),
     };
-    let engine = Engine::new(View::new(Arc::new(dataset))?, options).map_err(Refusal::Start)?;
+    let families = match &flags.views {
+        Some(families) => families.iter().copied().collect(),
+        None => Families::all(),
+    };
+    let shown = ViewOptions {
+        families,
+        zarr_chunk: flags.zarr_chunk,
+    };
+    let engine = Engine::new(View::new(Arc::new(dataset), shown)?, options).map_err(Refusal::Start)?;
     let serve = Serve {
         ownership: Ownership {
             uid: flags.uid,

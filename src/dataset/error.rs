@@ -36,6 +36,12 @@ pub enum DatasetError {
     /// A file about genes or obs as a whole is not what the manifest says.
     #[error("{name}: {source}")]
     Table { name: String, source: TableFault },
+    /// A tile that fewer may read than the file that it would be read through.
+    #[error(
+        "{name}: fewer may read this tile than the first one, whose access files of the whole matrix show; \
+         give all tiles the same owner and mode, or mount with --mode"
+    )]
+    Restricted { name: String },
     /// A file is not the one it was, so that what is read of it now does not fit what was read before.
     #[error("{name}: the file changed after it was first read; mount the dataset again")]
     Changed { name: String },
@@ -60,6 +66,7 @@ impl DatasetError {
             Self::Table { .. } => "table",
             Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }) => "checksum",
             Self::Tile { .. } => "tile",
+            Self::Restricted { .. } => "access",
             Self::Changed { .. } => "changed",
         }
     }

@@ -1,6 +1,7 @@
 //! An opened dataset: a store whose manifest was read and validated, and the tiles in it.
 
 mod error;
+mod genes;
 mod local;
 mod shard;
 mod tile;
@@ -56,8 +57,9 @@ pub struct Dataset {
     tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
     /// Shards whose footer was read. Who opens one holds its lock, so that it is opened once.
     shards: Mutex<LruCache<usize, ShardSlot>>,
-    /// Tiles whose checksum was found right, in which state of the file, and the checksum.
-    verified: Mutex<HashMap<TileId, (Version, u32)>>,
+    /// The checksum of each tile of which something was shown, and in which state of the file it was found right, if it
+    /// was computed.
+    shown: Mutex<HashMap<TileId, (Option<Version>, u32)>>,
     /// Shards whose SHA-256 was found right, and in which state of the file.
     verified_shards: Mutex<HashMap<usize, Version>>,
     /// Copies of columns on this machine, if they are to be used.
@@ -95,7 +97,7 @@ impl Dataset {
             schema,
             tiles,
             shards,
-            verified: Mutex::default(),
+            shown: Mutex::default(),
             verified_shards: Mutex::default(),
             local: None,
         })
@@ -127,7 +129,7 @@ impl Dataset {
     ///
     /// # Errors
     /// When the file cannot be read, is not what the format and the manifest say, or holds something else than it did
-    /// when its checksum was verified.
+    /// when something of it was shown.
     ///
     /// # Panics
     /// When there is no such tile.
@@ -136,8 +138,8 @@ impl Dataset {
             return Ok(tile);
         }
         let tile = Arc::new(Tile::open(&*self.store, self.manifest.tile(id))?);
-        match lock(&self.verified).get(&id) {
-            Some(&(version, _)) if version == tile.version() => tile.trust(),
+        match lock(&self.shown).get(&id) {
+            Some(&(Some(version), _)) if version == tile.version() => tile.trust(),
             // Another file with the same content, a copy put back for example, is as good once it is verified.
             Some(&(_, crc32)) if crc32 != tile.layout().crc32 => {
                 return Err(DatasetError::Changed { name: tile.name() });
@@ -164,7 +166,7 @@ impl Dataset {
         match tile.verify() {
             Ok(first) => {
                 if first {
-                    lock(&self.verified).insert(id, (tile.version(), tile.layout().crc32));
+                    lock(&self.shown).insert(id, (Some(tile.version()), tile.layout().crc32));
                 }
                 Ok(())
             }
@@ -174,6 +176,22 @@ impl Dataset {
                 Err(error)
             }
         }
+    }
+
+    /// The row starts of a tile whose checksum need not be known: computing it takes reading the whole tile, a hundred
+    /// times what the row starts are.
+    ///
+    /// Header, chunk table and row starts were held against each other and the manifest: the row starts begin with 0, never
+    /// decrease, are those of the chunk table at every chunk, and end with the manifest's nonzeros. So those of other tiles are right
+    /// whatever is wrong with this one. What can be wrong in a tile that fits all that are starts within a chunk; then
+    /// the checksum is wrong, and no nonzero of the tile is ever served. From now on the tile is refused if it becomes one with
+    /// another checksum.
+    pub fn row_starts<'t>(&self, tile: &'t Tile) -> &'t [i64] {
+        if !tile.is_verified() {
+            let (id, crc32) = (tile.layout().spec.id, tile.layout().crc32);
+            lock(&self.shown).entry(id).or_insert((None, crc32));
+        }
+        tile.indptr()
     }
 
     /// Decodes whole arrays of a tile with every thread of `pool`, and makes sure that its checksum is right.

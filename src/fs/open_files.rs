@@ -10,8 +10,7 @@ use fuser::{BackingId, FileHandle, FopenFlags, ReplyOpen};
 
 use super::deadline::Guarded;
 use super::errno;
-use crate::cache::Pin;
-use crate::engine::{Engine, OpenMode, ReadError};
+use crate::engine::{Engine, OpenMode, Pin, ReadError};
 
 /// An open that is to be answered.
 pub(super) struct Opening {

@@ -14,6 +14,7 @@ mod harness;
 mod ordinary_user;
 #[path = "../common/python.rs"]
 mod python;
+#[allow(dead_code, reason = "benches use the rest")]
 #[path = "../common/server.rs"]
 mod server;
 #[path = "../common/skip.rs"]
@@ -28,8 +29,11 @@ mod hung_source;
 mod languages;
 mod life;
 mod listing;
+mod matrix;
 mod nodes;
+mod object;
 mod obs;
 mod obs_cache;
+mod read_ahead;
 mod reading;
 mod remote;
