@@ -4,6 +4,7 @@
 //! whatever file or files: a descriptor is not one, since a reader of `dataset.h5ad` goes through two arrays in turn, and
 //! a reader of `dataset.zarr` or of tiles opens one file after another. Those who jump about are never taken for one.
 
+use std::collections::HashSet;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +43,8 @@ struct Known {
     /// By process and file, the last tile opened and how many were in a row.
     opens: HashMap<(u32, ArrayFile), (TileId, usize)>,
     clock: u64,
+    /// Tiles that are being fetched ahead of their readers.
+    fetching: HashSet<TileId>,
 }
 
 /// Somebody at a place of an array of the whole matrix; places are bytes of that array.
@@ -228,6 +231,22 @@ impl Engine {
     }
 
     /// Has a chunk decoded that nobody asked for. Returns its name unless it is there or somebody else sees to it.
+    /// Has the tiles after `tile` fetched, where tiles have to be fetched: as many as the store answers at once.
+    fn fetch_ahead(self: &Arc<Self>, tile: TileId) {
+        let n_tiles = self.view.dataset().manifest().n_tiles();
+        let ahead = self.view.dataset().store().requests_at_once();
+        for id in (tile + 1..n_tiles).take(ahead) {
+            if self.view.dataset().opened(id).is_some() || !self.readers.lock().fetching.insert(id) {
+                continue;
+            }
+            self.spawn(move |engine| {
+                // What goes wrong is told to whoever reads it.
+                let _ = engine.view.dataset().tile(id);
+                engine.readers.lock().fetching.remove(&id);
+            });
+        }
+    }
+
     fn decode_early(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize) -> Option<Key> {
         let id = tile.layout().spec.id;
         let key = Key::Chunk { tile: id, array, chunk };
@@ -253,6 +272,7 @@ impl Engine {
         if !self.readers.note_open(process, tile, file) || next >= manifest.n_tiles() {
             return;
         }
+        self.fetch_ahead(tile);
         let bytes = file.bytes(file.entries_of_tile(manifest, next));
         let key = Key::Whole { tile: next, file };
         if bytes > self.cache.limit() / SHARE || self.cache.has(key) {

@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::TryStreamExt;
 use lru::LruCache;
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectMeta, ObjectStore};
@@ -24,6 +25,9 @@ use tokio::sync::Semaphore;
 
 use super::disk_cache::{DiskCache, Entry, State};
 use super::{Access, Attributes, Object, Store, StoreError, Version};
+
+/// Room for an answer is made at once up to this size.
+const MOST_PROMISED: u64 = 256 << 20;
 
 /// How a store is used.
 #[derive(Debug, Clone, Copy)]
@@ -163,19 +167,36 @@ impl Shared {
         }
     }
 
-    /// Sends one request, with retries, and waits for all of its answer.
-    fn request(&self, path: &str, options: GetOptions) -> io::Result<(Bytes, ObjectMeta)> {
+    /// Sends one request, with retries, and waits for all of its answer, which is of at most `limit` bytes.
+    fn request(&self, path: &str, options: GetOptions, limit: u64) -> io::Result<(Bytes, ObjectMeta)> {
         let wanted = options.range.clone();
         let is_head = options.head;
+        let expected = |meta: &ObjectMeta| match &wanted {
+            _ if is_head => 0,
+            Some(GetRange::Bounded(range)) => range.end - range.start,
+            _ => meta.size,
+        };
         let request = async {
             let _permit = self.requests.acquire().await;
             let result = self.store.get_opts(&self.path(path), options).await?;
             let meta = result.meta.clone();
-            let bytes = match is_head {
-                true => Bytes::new(),
-                false => result.bytes().await?,
-            };
-            Ok::<_, Error>((bytes, meta))
+            let size = expected(&meta);
+            if size > limit {
+                let reason = format!("{size} bytes, expected at most {limit}");
+                return Ok(Err(io::Error::new(io::ErrorKind::FileTooLarge, reason)));
+            }
+            // As much as really comes: nothing large is made room for because a server says that it will.
+            let mut bytes = BytesMut::with_capacity(size.min(MOST_PROMISED) as usize);
+            if !is_head {
+                let mut stream = result.into_stream();
+                while let Some(part) = stream.try_next().await? {
+                    bytes.extend_from_slice(&part);
+                    if bytes.len() as u64 > size {
+                        break;
+                    }
+                }
+            }
+            Ok::<_, Error>(Ok((bytes.freeze(), meta)))
         };
         let patience = self.limits.patience;
         let answer = self
@@ -186,13 +207,9 @@ impl Shared {
                 let reason = format!("the store did not answer within {} s", patience.as_secs_f32());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
-            Ok(answer) => answer.map_err(explain)?,
+            Ok(answer) => answer.map_err(explain)??,
         };
-        let expected = match wanted {
-            Some(GetRange::Bounded(range)) => range.end - range.start,
-            _ if is_head => 0,
-            _ => meta.size,
-        };
+        let expected = expected(&meta);
         if bytes.len() as u64 != expected {
             let reason = format!("the store sent {} bytes, expected {expected}", bytes.len());
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
@@ -206,7 +223,7 @@ impl Shared {
             head: true,
             ..GetOptions::default()
         };
-        let found = Found::of(&self.request(path, options)?.1);
+        let found = Found::of(&self.request(path, options, 0)?.1);
         self.hold_to(path, &found)?;
         Ok(found)
     }
@@ -222,7 +239,7 @@ impl Shared {
     }
 
     /// All bytes of an object. Those who ask at the same time share the request.
-    fn whole(&self, path: &str) -> io::Result<(Bytes, Found)> {
+    fn whole(&self, path: &str, limit: u64) -> io::Result<(Bytes, Found)> {
         let slot = lock(&self.kept)
             .objects
             .get_or_insert(path.to_owned(), Slot::default)
@@ -234,8 +251,8 @@ impl Shared {
             Fetch::Failed(kind, reason) => return Err(io::Error::new(*kind, reason.clone())),
         }
         let fetched = match &self.disk {
-            Some(disk) => self.fetch_once(path, &disk.entry(&self.name(path))),
-            None => self.fetch(path),
+            Some(disk) => self.fetch_once(path, &disk.entry(&self.name(path)), limit),
+            None => self.fetch(path, limit),
         };
         *fetch = match &fetched {
             Ok((bytes, found)) => Fetch::Here(bytes.clone(), found.clone()),
@@ -254,28 +271,28 @@ impl Shared {
         fetched
     }
 
-    fn fetch(&self, path: &str) -> io::Result<(Bytes, Found)> {
+    fn fetch(&self, path: &str, limit: u64) -> io::Result<(Bytes, Found)> {
         let options = GetOptions {
             if_match: lock(&self.known).get(path).and_then(|first| first.e_tag.clone()),
             ..GetOptions::default()
         };
-        let (bytes, meta) = self.request(path, options)?;
+        let (bytes, meta) = self.request(path, options, limit)?;
         let found = Found::of(&meta);
         self.hold_to(path, &found)?;
         Ok((bytes, found))
     }
 
     /// An object from the disk, or fetched and put there, by one process at a time.
-    fn fetch_once(&self, path: &str, entry: &Entry) -> io::Result<(Bytes, Found)> {
-        if let Some(there) = self.from_disk(path, entry)? {
+    fn fetch_once(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<(Bytes, Found)> {
+        if let Some(there) = self.from_disk(path, entry, limit)? {
             return Ok(there);
         }
         // Longer than half of its time nobody waits for somebody else's request.
         let _fetching = entry.lock(self.limits.patience / 2);
-        if let Some(there) = self.from_disk(path, entry)? {
+        if let Some(there) = self.from_disk(path, entry, limit)? {
             return Ok(there);
         }
-        let (bytes, found) = self.fetch(path)?;
+        let (bytes, found) = self.fetch(path, limit)?;
         if let Some(state) = found.state() {
             entry.write(state, &bytes);
         }
@@ -283,7 +300,7 @@ impl Shared {
     }
 
     /// An object that is on the disk in the state in which the store has it. Where no state of it is, the store is not asked.
-    fn from_disk(&self, path: &str, entry: &Entry) -> io::Result<Option<(Bytes, Found)>> {
+    fn from_disk(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<Option<(Bytes, Found)>> {
         if !entry.has_any() {
             return Ok(None);
         }
@@ -292,7 +309,10 @@ impl Shared {
             Some(found) => found,
             None => self.look(path)?,
         };
-        let bytes = found.state().and_then(|state| entry.read(state));
+        let bytes = found
+            .state()
+            .filter(|state| state.size <= limit)
+            .and_then(|state| entry.read(state));
         Ok(bytes.map(|bytes| (bytes, found)))
     }
 
@@ -361,8 +381,8 @@ impl Store for Bucket {
         }))
     }
 
-    fn open_whole(&self, path: &str) -> Result<Arc<dyn Object>, StoreError> {
-        let fetched = self.0.whole(path);
+    fn open_whole(&self, path: &str, limit: u64) -> Result<Arc<dyn Object>, StoreError> {
+        let fetched = self.0.whole(path, limit);
         let (_, found) = fetched.map_err(|source| self.0.error(path, source))?;
         Ok(Arc::new(Remote {
             bucket: self.0.clone(),
@@ -413,8 +433,8 @@ impl Store for Bucket {
         }
     }
 
-    fn is_remote(&self) -> bool {
-        true
+    fn requests_at_once(&self) -> usize {
+        self.0.limits.parallel.get()
     }
 }
 
@@ -429,15 +449,15 @@ struct Remote {
 impl Remote {
     fn range(&self, range: Range<u64>) -> io::Result<Bytes> {
         if self.whole {
-            let (bytes, _) = self.bucket.whole(&self.path)?;
+            let (bytes, _) = self.bucket.whole(&self.path, self.found.size)?;
             return Ok(bytes.slice(range.start as usize..range.end as usize));
         }
         let options = GetOptions {
             if_match: self.found.e_tag.clone(),
-            range: Some(GetRange::Bounded(range)),
+            range: Some(GetRange::Bounded(range.clone())),
             ..GetOptions::default()
         };
-        let (bytes, meta) = self.bucket.request(&self.path, options)?;
+        let (bytes, meta) = self.bucket.request(&self.path, options, range.end - range.start)?;
         match Found::of(&meta).version == self.found.version {
             true => Ok(bytes),
             false => Err(changed()),

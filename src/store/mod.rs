@@ -115,11 +115,11 @@ pub trait Store: Send + Sync {
     fn attributes(&self, path: &str) -> Result<Attributes, StoreError>;
 
     /// Opens an object that will be read from one end to the other, and more than once: a store that fetches may do so
-    /// with one request.
+    /// with one request, unless the object has more than `limit` bytes.
     ///
     /// # Errors
-    /// As [`Self::open`].
-    fn open_whole(&self, path: &str) -> Result<Arc<dyn Object>, StoreError> {
+    /// As [`Self::open`]; and where all of it would be fetched, when it is larger.
+    fn open_whole(&self, path: &str, _limit: u64) -> Result<Arc<dyn Object>, StoreError> {
         self.open(path)
     }
 
@@ -134,9 +134,14 @@ pub trait Store: Send + Sync {
     /// Keeps nothing that was fetched of an object, because it turned out to be wrong.
     fn forget(&self, _path: &str) {}
 
+    /// How many requests to a server may be on their way at the same time; 0 where there is none.
+    fn requests_at_once(&self) -> usize {
+        0
+    }
+
     /// Whether every read is a request to a server.
     fn is_remote(&self) -> bool {
-        false
+        self.requests_at_once() > 0
     }
 }
 
@@ -145,7 +150,7 @@ pub trait Store: Send + Sync {
 /// # Errors
 /// When it cannot be opened or read, or is larger than `limit` bytes.
 pub fn read_whole(store: &dyn Store, path: &str, limit: u64) -> Result<Vec<u8>, StoreError> {
-    let object = store.open(path)?;
+    let object = store.open_whole(path, limit)?;
     let failed = |source| StoreError {
         name: object.name(),
         source,

@@ -186,7 +186,9 @@ fn a_store_that_falls_silent_leaves_everything_else(io: Io) {
     assert_eq!(lost.raw_os_error(), Some(libc::EIO));
     assert_eq!(fs::read(mount.join("tile_000000/data.i32")).unwrap(), known);
     run(std::process::Command::new("ls").arg(mount.path()));
-    run(std::process::Command::new("ls").arg("-l").arg(mount.join("tile_000003")));
+    run(std::process::Command::new("ls")
+        .arg("-l")
+        .arg(mount.join("tile_000003")));
     run(std::process::Command::new("df").arg(mount.path()));
     let complaints = mount.complaints();
     assert!(
