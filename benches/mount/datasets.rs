@@ -56,16 +56,21 @@ impl Folder {
 
     /// The two tiles, each five times.
     pub fn ten_tiles(&self) -> Result<PathBuf> {
+        self.repeated("ten-tiles", TEN_TILES)
+    }
+
+    /// The two tiles again and again.
+    pub fn repeated(&self, name: &str, n_tiles: usize) -> Result<PathBuf> {
         let two = self.two_tiles()?;
         let manifest = Manifest::parse(&fs::read(two.join("manifest.json"))?)?;
-        self.make("ten-tiles", |folder| {
+        self.make(name, |folder| {
             fs::create_dir(folder.join("tiles"))?;
-            for tile in 0..TEN_TILES {
+            for tile in 0..n_tiles {
                 std::os::unix::fs::symlink(two.join(tile_path(tile % 2)), folder.join(tile_path(tile)))?;
             }
-            let specs = |of: fn(&Manifest, usize) -> u64| (0..TEN_TILES).map(|tile| of(&manifest, tile % 2)).collect();
+            let specs = |of: fn(&Manifest, usize) -> u64| (0..n_tiles).map(|tile| of(&manifest, tile % 2)).collect();
             let ten = NewManifest {
-                tile_cells: vec![TILE_CELLS; TEN_TILES],
+                tile_cells: vec![TILE_CELLS; n_tiles],
                 tile_nnz: specs(|two, tile| two.tile(tile).nnz),
                 tile_bytes: specs(|two, tile| two.tile(tile).bytes),
                 ..shape()

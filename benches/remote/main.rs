@@ -47,6 +47,8 @@ const PACE: Pace = Pace {
 /// Requests at the same time, where the whole matrix is read.
 const CONNECTIONS: usize = 4;
 const PIECE: usize = 1 << 20;
+/// Tiles of the dataset, 1.3 GB as they are stored.
+const TILES: usize = 40;
 
 fn main() -> ExitCode {
     match run() {
@@ -81,7 +83,7 @@ fn rounds() -> Result<usize> {
 fn run() -> Result<()> {
     let rounds = rounds()?;
     let folder = datasets::Folder::lock()?;
-    let dataset = folder.ten_tiles()?;
+    let dataset = folder.repeated("many-whole-tiles", TILES)?;
     let bench = Bench::new(&dataset)?;
     let (mut first, mut decode_one, mut all, mut decode_all) = (vec![], vec![], vec![], vec![]);
     for _ in 0..rounds {

@@ -200,12 +200,21 @@ impl Engine {
         let Some(first) = manifest.tile_of_nonzero(place / width) else {
             return ahead;
         };
+        self.fetch_ahead(first);
         for id in first..manifest.n_tiles() {
             if manifest.tile_nnz[id] == 0 {
                 continue;
             }
-            // What is wrong with it is told by whoever reads it.
-            let Ok(tile) = dataset.tile(id) else { break };
+            let tile = match dataset.opened(id) {
+                Some(tile) => tile,
+                // It is on its way, and what is there goes first.
+                None if id > first && dataset.store().is_remote() => break,
+                None => match dataset.tile(id) {
+                    Ok(tile) => tile,
+                    // What is wrong with it is told by whoever reads it.
+                    Err(_) => break,
+                },
+            };
             let start = manifest.nnz_before(id) * width;
             for chunk in &tile.layout().chunks {
                 let end = start + chunk.nonzeros.end * width;
@@ -230,7 +239,6 @@ impl Engine {
         ahead
     }
 
-    /// Has a chunk decoded that nobody asked for. Returns its name unless it is there or somebody else sees to it.
     /// Has the tiles after `tile` fetched, where tiles have to be fetched: as many as the store answers at once.
     fn fetch_ahead(self: &Arc<Self>, tile: TileId) {
         let n_tiles = self.view.dataset().manifest().n_tiles();
@@ -247,6 +255,7 @@ impl Engine {
         }
     }
 
+    /// Has a chunk decoded that nobody asked for. Returns its name unless it is there or somebody else sees to it.
     fn decode_early(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize) -> Option<Key> {
         let id = tile.layout().spec.id;
         let key = Key::Chunk { tile: id, array, chunk };

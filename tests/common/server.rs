@@ -2,7 +2,7 @@
 //! those who read objects.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -40,6 +40,7 @@ pub enum Fate {
     Silence,
 }
 
+type Content = Arc<[u8]>;
 type Judge = Box<dyn FnMut(&Asked) -> Fate + Send>;
 
 /// Serves until it is dropped.
@@ -65,6 +66,7 @@ struct Shared {
     pace: Option<Pace>,
     asked: Mutex<Vec<Asked>>,
     judge: Mutex<Judge>,
+    contents: Mutex<HashMap<(u64, i64), Content>>,
     stopped: AtomicBool,
 }
 
@@ -91,6 +93,7 @@ impl Server {
             pace,
             asked: Mutex::default(),
             judge: Mutex::new(Box::new(|_| Fate::Answer)),
+            contents: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
         let serving = shared.clone();
@@ -178,6 +181,18 @@ impl Shared {
         }
     }
 
+    /// What is in a file, read once for each state of it.
+    fn content(&self, file: &Path, metadata: &Metadata) -> io::Result<Content> {
+        let state = (metadata.ino(), metadata.mtime_nsec());
+        let mut contents = self.contents.lock().unwrap();
+        if let Some(content) = contents.get(&state) {
+            return Ok(content.clone());
+        }
+        let content: Content = fs::read(file)?.into();
+        contents.insert(state, content.clone());
+        Ok(content)
+    }
+
     /// Whether the connection goes on.
     fn answer(&self, stream: &mut TcpStream, asked: &Asked, if_match: Option<&String>, fate: Fate) -> io::Result<bool> {
         match fate {
@@ -209,7 +224,7 @@ impl Shared {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")?;
             return Ok(true);
         };
-        let bytes = fs::read(&file)?;
+        let bytes = self.content(&file, &metadata)?;
         let tag = format!("\"{}-{}\"", metadata.ino(), metadata.mtime_nsec());
         if if_match.is_some_and(|wanted| *wanted != tag) {
             stream.write_all(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n")?;
@@ -237,7 +252,8 @@ impl Shared {
         if asked.method == "HEAD" {
             return Ok(true);
         }
-        let mut body = bytes[part].to_vec();
+        let body = &bytes[part];
+        let mut damaged = Vec::new();
         match fate {
             Fate::Truncate | Fate::Reset => {
                 stream.write_all(&body[..body.len() / 2])?;
@@ -247,11 +263,12 @@ impl Shared {
                 return Ok(false);
             }
             Fate::WrongBit => {
-                let middle = body.len() / 2;
-                body[middle] ^= 4;
+                damaged = body.to_vec();
+                damaged[body.len() / 2] ^= 4;
             }
             _ => {}
         }
+        let body = if damaged.is_empty() { body } else { &damaged };
         let started = Instant::now();
         for (number, piece) in body.chunks(PIECE).enumerate() {
             stream.write_all(piece)?;
