@@ -78,6 +78,19 @@ WHAT IS HERE
     if let Some(column) = columns.first().filter(|_| obs) {
         text.push_str(&column_examples(column.file_name()));
     }
+    let tables = [
+        (obs, "obs.arrow"),
+        (manifest.has_var_table && shows(Family::Arrow), "var.arrow"),
+    ];
+    if let Some((_, table)) = tables.into_iter().find(|(there, _)| *there) {
+        text.push_str(&format!(
+            "
+Tables of cells and of genes
+  Python   import polars; polars.scan_ipc('{table}').head().collect()   # or pyarrow as above, pandas.read_feather
+  R        arrow::read_feather('{table}')
+"
+        ));
+    }
     text
 }
 
