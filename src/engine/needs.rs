@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::chunk::Found;
 use super::{Engine, ReadError};
+use crate::dataset::DatasetError;
 use crate::format::TileId;
 use crate::view::anndata::{ColumnFacts, TileFacts};
 use crate::view::{Genes, Need, Node, Rows, Size};
@@ -130,6 +131,18 @@ impl Engine {
         waiting.into_iter().for_each(|told| told(result.clone()));
     }
 
+    /// What had to be found out about a tile's rows of a column; of numbers that is whether any are missing.
+    fn facts(&self, tile: TileId, column: usize) -> Result<TileFacts, DatasetError> {
+        let dataset = self.view.dataset();
+        if self.view.is_text(column) {
+            return Ok(TileFacts::of(&dataset.column(tile, column)?));
+        }
+        Ok(TileFacts {
+            has_missing: dataset.has_missing(tile, column)?,
+            ..TileFacts::default()
+        })
+    }
+
     /// Has those columns read that nobody is reading yet.
     fn find_out_columns(self: &Arc<Self>, columns: &[usize], told: Told) {
         let wanted = Arc::new(Wanted {
@@ -222,13 +235,12 @@ impl Survey {
     }
 
     fn look_at(&self, engine: &Arc<Engine>, shard: &Part) -> Result<(), ReadError> {
-        let dataset = engine.view.dataset();
         while self.failed.get().is_none() {
             let Some(tile) = shard.next() else { break };
             let mut found = Vec::with_capacity(self.columns.len());
             for &column in &self.columns {
-                let rows = dataset.column(tile, column).map_err(|error| engine.tell(error))?;
-                found.push(TileFacts::of(&rows));
+                let facts = engine.facts(tile, column).map_err(|error| engine.tell(error))?;
+                found.push(facts);
             }
             let _ = self.tiles[tile].set(found);
             // Whoever reads goes first.

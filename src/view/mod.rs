@@ -652,6 +652,11 @@ impl View {
         self.object.learn(genes);
     }
 
+    /// Whether a column holds text.
+    pub fn is_text(&self, column: usize) -> bool {
+        self.columns[column].is_text()
+    }
+
     /// The name of a column's file, for messages.
     pub fn column_name(&self, column: usize) -> &str {
         self.columns[column].file_name()
