@@ -143,7 +143,7 @@ fn object_examples(families: Families) -> String {
             "
 One AnnData object
   Python   import anndata; a = anndata.read_h5ad('dataset.h5ad', backed='r')   # without backed: all of it in memory
-           h5py.File('dataset.h5ad')['X/data'][:10]
+           import h5py; h5py.File('dataset.h5ad')['X/data'][:10]
   R        rhdf5::h5read('dataset.h5ad', 'X/data', start = 1, count = 10)
            zellkonverter::readH5AD('dataset.h5ad')
 ",
