@@ -13,6 +13,8 @@ mod daemon;
 #[path = "../mount/datasets.rs"]
 #[allow(dead_code, reason = "shared by benches")]
 mod datasets;
+#[path = "../mount/folder.rs"]
+mod folder;
 #[path = "../../tests/common/server.rs"]
 #[allow(dead_code, reason = "shared with tests")]
 mod server;
@@ -82,7 +84,7 @@ fn rounds() -> Result<usize> {
 
 fn run() -> Result<()> {
     let rounds = rounds()?;
-    let folder = datasets::Folder::lock()?;
+    let folder = folder::Folder::lock()?;
     let dataset = folder.repeated("many-whole-tiles", TILES)?;
     let bench = Bench::new(&dataset)?;
     let (mut first, mut decode_one, mut all, mut decode_all) = (vec![], vec![], vec![], vec![]);

@@ -1,6 +1,6 @@
 //! The datasets that are measured, and the same data in files of other programs, kept from one run to the next.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +9,7 @@ use dcfs::write::synthetic::{Synthetic, SyntheticOptions};
 
 use crate::Result;
 use crate::daemon::Mount;
+use crate::folder::Folder;
 use crate::python::Python;
 
 /// Cells of the dataset, of a tile, and nonzeros of a cell: those of a middling droplet experiment.
@@ -17,23 +18,7 @@ const TILE_CELLS: u64 = 10_000;
 const GENES: u32 = 30_000;
 const NONZEROS: u32 = 1_000;
 
-/// The folder the datasets are in, which this process has for itself.
-pub struct Folder {
-    path: PathBuf,
-    _lock: File,
-}
-
 impl Folder {
-    /// Waits for other benches to end.
-    pub fn lock() -> Result<Self> {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = target.parent().unwrap_or(target).join("bench");
-        fs::create_dir_all(&path)?;
-        let lock = File::create(path.join("lock"))?;
-        lock.lock()?;
-        Ok(Self { path, _lock: lock })
-    }
-
     /// 200,000 cells in 20 tiles, level 19, 8 chunks. Made the first time, which takes minutes.
     pub fn cells(&self) -> Result<PathBuf> {
         let options = SyntheticOptions {
@@ -51,7 +36,7 @@ impl Folder {
 
     /// A dataset, made unless it is there.
     pub fn made(&self, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-        let (root, partial) = (self.path.join(name), self.path.join(format!("{name}.partial")));
+        let (root, partial) = (self.join(name), self.join(format!("{name}.partial")));
         if root.join("manifest.json").exists() {
             return Ok(root);
         }
@@ -67,7 +52,7 @@ impl Folder {
 
     /// The same as a gzip-compressed h5ad that anndata wrote.
     pub fn gzip(&self, cells: &Path, python: &Python) -> Result<PathBuf> {
-        let path = self.path.join("whole-matrix.gzip.h5ad");
+        let path = self.join("whole-matrix.gzip.h5ad");
         if !path.exists() {
             eprintln!("making {} (once; about two minutes)", path.display());
             written(cells, python, &path, "gzip")?;

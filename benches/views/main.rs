@@ -11,6 +11,8 @@
 #[allow(dead_code, reason = "the other bench uses all of it")]
 mod daemon;
 mod dataset;
+#[path = "../mount/folder.rs"]
+mod folder;
 #[path = "../mount/machine.rs"]
 mod machine;
 mod python;
@@ -19,57 +21,24 @@ mod stat;
 #[path = "../mount/table.rs"]
 #[allow(dead_code, reason = "the other bench uses all of it")]
 mod table;
+#[path = "../mount/wanted.rs"]
+mod wanted;
 
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 
 use daemon::Mount;
-use dataset::{Folder, OnTmpfs};
+use dataset::OnTmpfs;
+use folder::Folder;
 use python::Python;
 use table::{Line, Table, Target, median};
+use wanted::Wanted;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Rounds unless the command line says otherwise.
 const ROUNDS: usize = 7;
-const QUICK_ROUNDS: usize = 3;
-
-/// What the command line asks for.
-struct Wanted {
-    rounds: usize,
-    names: Vec<String>,
-}
-
-impl Wanted {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
-        let mut wanted = Self {
-            rounds: ROUNDS,
-            names: Vec::new(),
-        };
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                // What cargo tells every bench.
-                "--bench" => {}
-                "--quick" => wanted.rounds = QUICK_ROUNDS,
-                "--rounds" => {
-                    let rounds = arguments.next().ok_or("--rounds needs a number")?;
-                    wanted.rounds = rounds.parse::<usize>().map_err(|_| "--rounds needs a number")?.max(1);
-                }
-                option if option.starts_with('-') => {
-                    return Err(format!("unknown option {option}; there are --quick, --rounds N and names").into());
-                }
-                _ => wanted.names.push(argument),
-            }
-        }
-        Ok(wanted)
-    }
-
-    /// Whether the line of this name is to be measured.
-    fn has(&self, line: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|name| line.contains(name.as_str()))
-    }
-}
 
 fn main() -> ExitCode {
     match run() {
@@ -82,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let wanted = Wanted::parse(std::env::args().skip(1))?;
+    let wanted = Wanted::parse(ROUNDS)?;
     let folder = Folder::lock()?;
     let mut table = Table::default();
     stat::measure(&wanted, &folder, &mut table)?;
@@ -153,6 +122,7 @@ impl Times {
 fn in_turns(wanted: &Wanted, python: &Python, reader: &str, cells: &Path, gzip: &Path, plain: &Path) -> Result<Times> {
     let mut times = Times::default();
     for round in 0..=wanted.rounds {
+        wanted.go_on()?;
         let mount = Mount::start(cells, &[])?;
         let file = mount.path().join("dataset.h5ad");
         let cold = python.seconds(reader, &file, round)?;

@@ -10,9 +10,10 @@ use dcfs::dataset::Dataset;
 use dcfs::store::{Directory, Links};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::Result;
 use crate::daemon::Mount;
 use crate::table::{Line, Table, Target, median, ms};
-use crate::{Result, Wanted};
+use crate::wanted::Wanted;
 
 const LINE: &str = "X/data.i32, sequential, cold";
 /// What a reader asks for at a time.
@@ -26,6 +27,7 @@ pub fn measure(wanted: &Wanted, cells: &Path, table: &mut Table) -> Result<()> {
     let pool = ThreadPoolBuilder::new().num_threads(threads).build()?;
     let (mut mounted, mut decoded) = (Vec::new(), Vec::new());
     for round in 0..=wanted.rounds {
+        wanted.go_on()?;
         let mount = Mount::start(cells, &[])?;
         let through = read(&mount.path().join("X/data.i32"))?;
         mount.stop()?;

@@ -12,10 +12,11 @@ use dcfs::format::manifest::{Manifest, NewManifest, ObsManifest, shard_path, til
 use dcfs::format::obs::{ColumnKind, NumericType, ObsColumn};
 use dcfs::write::{DatasetWriter, WriterOptions};
 
+use crate::Result;
 use crate::daemon::Mount;
-use crate::dataset::Folder;
+use crate::folder::Folder;
 use crate::table::{Line, Table, Target, median};
-use crate::{Result, Wanted};
+use crate::wanted::Wanted;
 
 const LINE: &str = "stat of dataset.h5ad, 10^8 cells";
 const MEMORY: &str = "memory of the daemon after that";
@@ -31,6 +32,7 @@ pub fn measure(wanted: &Wanted, folder: &Folder, table: &mut Table) -> Result<()
     let dataset = folder.made("hundred-million", make)?;
     let (mut seconds, mut resident) = (Vec::new(), Vec::new());
     for round in 0..=wanted.rounds {
+        wanted.go_on()?;
         let mount = Mount::start(&dataset, &[])?;
         let started = Instant::now();
         let size = fs::metadata(mount.path().join("dataset.h5ad"))?.len();

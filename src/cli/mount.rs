@@ -69,7 +69,7 @@ pub(super) struct MountFlags {
     /// Memory for decoded data: 8G, 512M, 25% [default: a quarter of what machine and cgroup have left]
     ///
     /// A percentage is of what the machine, or a cgroup's limit, allows in all. Beyond the cache the daemon needs at most
-    /// 10 bytes a thread for each nonzero of the largest chunk, about 60 MB for tiles of the usual size, and 64 MB.
+    /// 10 bytes a thread for each nonzero of the largest chunk, about 60 MB for tiles of the usual size, and 128 MB.
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<CacheSize>,
     /// Threads that decode [default: one for each processor]

@@ -269,6 +269,29 @@ impl Dataset {
     /// # Panics
     /// When there is no such tile or column.
     pub fn stored_column(&self, tile: TileId, column: usize) -> Result<ArrayRef, DatasetError> {
+        self.of_shard(tile, |shard| shard.read_column(tile, column))
+    }
+
+    /// Whether a value of obs column `column` is missing for a cell of tile `tile`; costs less than its values.
+    ///
+    /// # Errors
+    /// As [`Self::column`].
+    ///
+    /// # Panics
+    /// When there is no such tile or column.
+    pub fn has_missing(&self, tile: TileId, column: usize) -> Result<bool, DatasetError> {
+        match self.local.as_ref().and_then(|local| local.read(self, tile, column)) {
+            Some(values) => Ok(values.null_count() > 0),
+            None => self.of_shard(tile, |shard| shard.has_missing(tile, column)),
+        }
+    }
+
+    /// What is read of the shard that describes a tile.
+    fn of_shard<T>(
+        &self,
+        tile: TileId,
+        read: impl FnOnce(&ObsShard) -> Result<T, ShardError>,
+    ) -> Result<T, DatasetError> {
         let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
             panic!("a dataset without obs has no columns");
         };
@@ -285,7 +308,7 @@ impl Dataset {
             }
         };
         drop(opened);
-        let values = shard.shard.read_column(tile, column);
+        let values = read(&shard.shard);
         // What was read of a file that changed was no fault of its own, nor is it to be believed.
         if shard.shard.version()? != shard.version {
             lock(&self.shards).pop(&index);

@@ -1,11 +1,13 @@
 //! Finding out what a file's size depends on, once for the life of the mount.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::chunk::Found;
 use super::{Engine, ReadError};
+use crate::dataset::DatasetError;
 use crate::format::TileId;
 use crate::view::anndata::{ColumnFacts, TileFacts};
 use crate::view::{Genes, Need, Node, Rows, Size};
@@ -129,6 +131,18 @@ impl Engine {
         waiting.into_iter().for_each(|told| told(result.clone()));
     }
 
+    /// What had to be found out about a tile's rows of a column; of numbers that is whether any are missing.
+    fn facts(&self, tile: TileId, column: usize) -> Result<TileFacts, DatasetError> {
+        let dataset = self.view.dataset();
+        if self.view.is_text(column) {
+            return Ok(TileFacts::of(&dataset.column(tile, column)?));
+        }
+        Ok(TileFacts {
+            has_missing: dataset.has_missing(tile, column)?,
+            ..TileFacts::default()
+        })
+    }
+
     /// Has those columns read that nobody is reading yet.
     fn find_out_columns(self: &Arc<Self>, columns: &[usize], told: Told) {
         let wanted = Arc::new(Wanted {
@@ -153,18 +167,18 @@ impl Engine {
 
     /// Reads columns of every tile, with all threads, and keeps nothing but what had to be found out.
     fn survey(self: &Arc<Self>, columns: Vec<usize>) {
-        // One thread stays free for those who read.
-        let workers = (self.threads - 1).max(1);
+        let shards: Vec<Part> = self.view.tiles_of_shards().map(Part::new).collect();
         let survey = Arc::new(Survey {
             columns,
             tiles: (0..self.view.dataset().manifest().n_tiles())
                 .map(|_| OnceLock::new())
                 .collect(),
+            shards,
             next: AtomicUsize::new(0),
-            working: AtomicUsize::new(workers),
+            working: AtomicUsize::new(self.threads),
             failed: OnceLock::new(),
         });
-        for _ in 0..workers {
+        for _ in 0..self.threads {
             let survey = survey.clone();
             self.spawn(move |engine| survey.take_part(engine));
         }
@@ -176,9 +190,29 @@ struct Survey {
     columns: Vec<usize>,
     /// For each tile, what was found in each of the columns.
     tiles: Vec<OnceLock<Vec<TileFacts>>>,
+    shards: Vec<Part>,
+    /// The next shard that nobody has begun.
     next: AtomicUsize,
     working: AtomicUsize,
     failed: OnceLock<ReadError>,
+}
+
+/// The tiles of a shard, and the next of them.
+struct Part {
+    tiles: Range<TileId>,
+    next: AtomicUsize,
+}
+
+impl Part {
+    fn new(tiles: Range<TileId>) -> Self {
+        let next = AtomicUsize::new(tiles.start);
+        Self { tiles, next }
+    }
+
+    fn next(&self) -> Option<TileId> {
+        let tile = self.next.fetch_add(1, Ordering::Relaxed);
+        self.tiles.contains(&tile).then_some(tile)
+    }
 }
 
 impl Survey {
@@ -192,17 +226,25 @@ impl Survey {
         }
     }
 
+    /// First of all a shard to itself, whose checksum others would wait for; then whatever is left of others'.
     fn work(&self, engine: &Arc<Engine>) -> Result<(), ReadError> {
-        let dataset = engine.view.dataset();
+        let begun = std::iter::from_fn(|| self.shards.get(self.next.fetch_add(1, Ordering::Relaxed)));
+        begun
+            .chain(&self.shards)
+            .try_for_each(|shard| self.look_at(engine, shard))
+    }
+
+    fn look_at(&self, engine: &Arc<Engine>, shard: &Part) -> Result<(), ReadError> {
         while self.failed.get().is_none() {
-            let tile = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(room) = self.tiles.get(tile) else { break };
+            let Some(tile) = shard.next() else { break };
             let mut found = Vec::with_capacity(self.columns.len());
             for &column in &self.columns {
-                let rows = dataset.column(tile, column).map_err(|error| engine.tell(error))?;
-                found.push(TileFacts::of(&rows));
+                let facts = engine.facts(tile, column).map_err(|error| engine.tell(error))?;
+                found.push(facts);
             }
-            let _ = room.set(found);
+            let _ = self.tiles[tile].set(found);
+            // Whoever reads goes first.
+            rayon::yield_now();
         }
         Ok(())
     }

@@ -502,6 +502,18 @@ impl View {
         0..self.manifest().obs.as_ref().map_or(0, |obs| obs.shard_bytes.len())
     }
 
+    /// The tiles whose cells each obs shard describes.
+    pub fn tiles_of_shards(&self) -> impl Iterator<Item = Range<TileId>> {
+        let tiles = self.manifest().n_tiles();
+        let of_shard = self
+            .manifest()
+            .obs
+            .as_ref()
+            .map_or(1, |obs| obs.tiles_per_file as usize);
+        let start = move |shard: usize| shard.saturating_mul(of_shard).min(tiles);
+        self.shards().map(move |shard| start(shard)..start(shard + 1))
+    }
+
     fn shard_of(&self, tile: TileId) -> usize {
         self.manifest()
             .obs
@@ -637,6 +649,11 @@ impl View {
             self.var_table.learn(table);
         }
         self.object.learn(genes);
+    }
+
+    /// Whether a column holds text.
+    pub fn is_text(&self, column: usize) -> bool {
+        self.columns[column].is_text()
     }
 
     /// The name of a column's file, for messages.

@@ -78,6 +78,19 @@ WHAT IS HERE
     if let Some(column) = columns.first().filter(|_| obs) {
         text.push_str(&column_examples(column.file_name()));
     }
+    let tables = [
+        (obs, "obs.arrow"),
+        (manifest.has_var_table && shows(Family::Arrow), "var.arrow"),
+    ];
+    if let Some((_, table)) = tables.into_iter().find(|(there, _)| *there) {
+        text.push_str(&format!(
+            "
+Tables of cells and of genes
+  Python   import polars; polars.scan_ipc('{table}').head().collect()   # or pyarrow as above, pandas.read_feather
+  R        arrow::read_feather('{table}')
+"
+        ));
+    }
     text
 }
 
@@ -130,7 +143,7 @@ fn object_examples(families: Families) -> String {
             "
 One AnnData object
   Python   import anndata; a = anndata.read_h5ad('dataset.h5ad', backed='r')   # without backed: all of it in memory
-           h5py.File('dataset.h5ad')['X/data'][:10]
+           import h5py; h5py.File('dataset.h5ad')['X/data'][:10]
   R        rhdf5::h5read('dataset.h5ad', 'X/data', start = 1, count = 10)
            zellkonverter::readH5AD('dataset.h5ad')
 ",
