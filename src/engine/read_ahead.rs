@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// Has the chunks from `place` on decoded, across tiles: as many as there are threads and one more, or more where they are small.
+    /// Has the chunks from `place` on decoded, across tiles: two for each thread and one more, or more where they are small.
     fn decode_ahead(self: &Arc<Self>, array: Array, place: u64) -> Ahead {
         let dataset = self.view.dataset();
         let (manifest, width) = (dataset.manifest(), array.width());
@@ -221,7 +221,7 @@ impl Engine {
                 if chunk.nnz() == 0 || end <= place {
                     continue;
                 }
-                let enough = chunks > self.threads && bytes >= AHEAD;
+                let enough = chunks > 2 * self.threads && bytes >= AHEAD;
                 if enough || bytes + chunk.nnz() * width > most {
                     return ahead;
                 }
