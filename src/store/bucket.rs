@@ -284,12 +284,12 @@ impl Shared {
 
     /// An object from the disk, or fetched and put there, by one process at a time.
     fn fetch_once(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<(Bytes, Found)> {
-        if let Some(there) = self.from_disk(path, entry, limit)? {
+        if let Some(there) = self.on_disk(path, entry, limit)? {
             return Ok(there);
         }
         // Longer than half of its time nobody waits for somebody else's request.
         let _fetching = entry.lock(self.limits.patience / 2);
-        if let Some(there) = self.from_disk(path, entry, limit)? {
+        if let Some(there) = self.on_disk(path, entry, limit)? {
             return Ok(there);
         }
         let (bytes, found) = self.fetch(path, limit)?;
@@ -300,7 +300,7 @@ impl Shared {
     }
 
     /// An object that is on the disk in the state in which the store has it. Where no state of it is, the store is not asked.
-    fn from_disk(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<Option<(Bytes, Found)>> {
+    fn on_disk(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<Option<(Bytes, Found)>> {
         if !entry.has_any() {
             return Ok(None);
         }
