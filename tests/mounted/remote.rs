@@ -265,7 +265,7 @@ fn a_second_mount_fetches_nothing_that_is_on_the_disk(io: Io) {
         bytes[middle] ^= 1;
         fs::write(file, bytes).unwrap();
     });
-    assert_eq!(damaged.count(), remote.dataset.tiles);
+    assert!(damaged.count() > remote.dataset.tiles, "tiles, and small files");
     let mount = remote.mount(io, &options);
     assert_same_files(mount.path(), local.path());
     assert_eq!(fetched(), remote.dataset.tiles);
