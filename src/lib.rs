@@ -6,6 +6,7 @@
 //! * [`store`] is where the bytes are: today a directory.
 //! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
 //!   "these nonzeros of that array of that tile".
+//! * [`obs_cache`] is the node's copy of obs columns, shared with other programs.
 //! * [`write`](mod@write) makes datasets.
 
 #[cfg(target_endian = "big")]
@@ -14,10 +15,12 @@ compile_error!(
 );
 
 pub mod cache;
+pub mod convert;
 pub mod dataset;
 pub mod engine;
 pub mod format;
 pub mod fs;
+pub mod obs_cache;
 pub mod store;
 pub mod view;
 pub mod write;

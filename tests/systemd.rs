@@ -2,6 +2,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[allow(dead_code, reason = "this one does no harm")]
+#[path = "common/server.rs"]
+mod server;
 #[path = "common/skip.rs"]
 mod skip;
 
@@ -15,7 +18,7 @@ const SCRIPT: &str = r#"
 dcfs=$1 dataset=$2 units=$3 tests=$4
 mkdir -p /run/dcfs-test /mnt/ds
 # The machine's own /usr/local and /etc stay as they are.
-sed -e "s|=dcfs |=$dcfs |; s|=-dcfs |=-$dcfs |; s|/etc/dcfs/|/run/dcfs-test/|" "$units/dcfs@.service" >/etc/systemd/system/dcfs@.service
+sed -e "s|=dcfs |=$dcfs |; s|=-dcfs |=-$dcfs |; s|/etc/dcfs/|/run/dcfs-test/|; s|CacheDirectory=dcfs|&-test|; s|%C/dcfs|&-test|" "$units/dcfs@.service" >/etc/systemd/system/dcfs@.service
 printf 'DATASET=%s\nMOUNTPOINT=/mnt/ds\nOPTIONS=--allow-other\n' "$dataset" >/run/dcfs-test/edge.conf
 systemctl daemon-reload
 fail() { echo "FAILED: $*"; systemctl status dcfs@edge --no-pager -l; journalctl -u dcfs@edge --no-pager; exit 1; }
@@ -53,6 +56,22 @@ printf 'DATASET=/nonexistent\nMOUNTPOINT=/mnt/ds\n' >/run/dcfs-test/absent.conf
 ! systemctl start dcfs@absent || fail "started without a dataset"
 systemctl stop dcfs@absent
 ! findmnt /mnt/ds || fail "a failed start left a mount"
+echo "step: a dataset behind a server"
+mkfifo /run/dcfs-test/address
+DCFS_TEST_SERVE=$dataset DCFS_TEST_TELL=/run/dcfs-test/address "$tests" --exact serves_a_folder --ignored >/dev/null &
+server=$!
+read -r address </run/dcfs-test/address
+printf 'DATASET=%s\nMOUNTPOINT=/mnt/ds\nOPTIONS=--allow-other --mode 444 --disk-cache /var/cache/dcfs-test/tiles\n' "$address" >/run/dcfs-test/remote.conf
+systemctl start dcfs@remote || { systemctl status dcfs@remote --no-pager -l; exit 1; }
+reads || fail "another user cannot read a remote dataset"
+cmp /mnt/ds/manifest.json "$dataset/manifest.json" || fail "another manifest"
+for tile in /mnt/ds/tile_*; do cat "$tile/data.i32"; done | cmp - "$dataset/data.i32" || fail "other counts"
+cat /mnt/ds/obs/*.arrow >/dev/null || fail "obs"
+kill -9 "$server"
+systemctl stop dcfs@remote || fail "stop without a server"
+[ "$(stat -c %a /var/cache/dcfs-test /var/cache/dcfs-test/tiles | uniq)" = 700 ] || fail "the caches are open to others"
+find /var/cache/dcfs-test/obs -name '*.arrow' | grep -q . || fail "obs was not kept"
+rm -rf /var/cache/dcfs-test
 echo "step: done"
 "#;
 
@@ -106,10 +125,15 @@ fn the_unit_starts_restarts_and_stops() {
         return;
     }
     let visible = Visible::new();
+    let copied = visible.copy(&dataset, "dataset");
+    // The counts of all cells, for comparison with what a mount shows.
+    let counts = std::fs::read(data.join("edge.expected/data.npy")).unwrap();
+    let header = 10 + usize::from(u16::from_le_bytes([counts[8], counts[9]]));
+    std::fs::write(copied.join("data.i32"), &counts[header..]).unwrap();
     let output = Command::new(sandbox)
         .args(["bash", "-euc", SCRIPT, "script"])
         .arg(visible.copy(Path::new(env!("CARGO_BIN_EXE_dcfs")), "dcfs"))
-        .arg(visible.copy(&dataset, "dataset"))
+        .arg(&copied)
         .arg(visible.copy(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd")), "systemd"))
         .arg(visible.copy(&std::env::current_exe().unwrap(), "test"))
         .output()
@@ -124,6 +148,21 @@ fn the_unit_starts_restarts_and_stops() {
         output.status.success() && said.contains("step: done"),
         "{said}{complained}"
     );
+}
+
+#[test]
+#[ignore = "the part of another test that serves a dataset"]
+fn serves_a_folder() {
+    let server = server::Server::new(Path::new(&std::env::var_os("DCFS_TEST_SERVE").unwrap()));
+    writeln!(
+        File::create(std::env::var_os("DCFS_TEST_TELL").unwrap()).unwrap(),
+        "{}",
+        server.url()
+    )
+    .unwrap();
+    loop {
+        std::thread::park();
+    }
 }
 
 #[test]

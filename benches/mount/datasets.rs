@@ -1,6 +1,6 @@
 //! The datasets that are measured, kept in the target folder from one run to the next.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +8,7 @@ use dcfs::format::manifest::{Manifest, NewManifest, tile_path};
 use dcfs::write::synthetic::{Synthetic, SyntheticOptions};
 
 use crate::Result;
+use crate::folder::Folder;
 
 /// Cells of a tile.
 const TILE_CELLS: u64 = 10_000;
@@ -17,26 +18,10 @@ pub const MANY_TILES: usize = 100_000;
 /// Tiles of the dataset that is larger than the cache.
 pub const TEN_TILES: usize = 10;
 
-/// The folder the datasets are in, which this process has for itself: two benches at a time would measure each other.
-pub struct Folder {
-    path: PathBuf,
-    _lock: File,
-}
-
 impl Folder {
-    /// Waits for other benches to end.
-    pub fn lock() -> Result<Self> {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = target.parent().unwrap_or(target).join("bench");
-        fs::create_dir_all(&path)?;
-        let lock = File::create(path.join("lock"))?;
-        lock.lock()?;
-        Ok(Self { path, _lock: lock })
-    }
-
     /// Two tiles as they are in the wild: 10,000 cells, about 4,700 nonzeros each, level 19, 8 chunks. Made the first time, which takes minutes.
     pub fn two_tiles(&self) -> Result<PathBuf> {
-        let root = self.path.join("two-tiles");
+        let root = self.join("two-tiles");
         if root.join("manifest.json").exists() {
             return Ok(root);
         }
@@ -56,16 +41,21 @@ impl Folder {
 
     /// The two tiles, each five times.
     pub fn ten_tiles(&self) -> Result<PathBuf> {
+        self.repeated("ten-tiles", TEN_TILES)
+    }
+
+    /// The two tiles again and again.
+    pub fn repeated(&self, name: &str, n_tiles: usize) -> Result<PathBuf> {
         let two = self.two_tiles()?;
         let manifest = Manifest::parse(&fs::read(two.join("manifest.json"))?)?;
-        self.make("ten-tiles", |folder| {
+        self.make(name, |folder| {
             fs::create_dir(folder.join("tiles"))?;
-            for tile in 0..TEN_TILES {
+            for tile in 0..n_tiles {
                 std::os::unix::fs::symlink(two.join(tile_path(tile % 2)), folder.join(tile_path(tile)))?;
             }
-            let specs = |of: fn(&Manifest, usize) -> u64| (0..TEN_TILES).map(|tile| of(&manifest, tile % 2)).collect();
+            let specs = |of: fn(&Manifest, usize) -> u64| (0..n_tiles).map(|tile| of(&manifest, tile % 2)).collect();
             let ten = NewManifest {
-                tile_cells: vec![TILE_CELLS; TEN_TILES],
+                tile_cells: vec![TILE_CELLS; n_tiles],
                 tile_nnz: specs(|two, tile| two.tile(tile).nnz),
                 tile_bytes: specs(|two, tile| two.tile(tile).bytes),
                 ..shape()
@@ -93,7 +83,7 @@ impl Folder {
 
     /// A dataset in place of the one there was.
     fn make(&self, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-        let (whole, partial) = (self.path.join(name), self.path.join(format!("{name}.partial")));
+        let (whole, partial) = (self.join(name), self.join(format!("{name}.partial")));
         for old in [&whole, &partial] {
             match fs::remove_dir_all(old) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),

@@ -14,6 +14,7 @@
 
 mod daemon;
 mod datasets;
+mod folder;
 mod machine;
 mod many_tiles;
 mod memory;
@@ -21,65 +22,18 @@ mod plain;
 mod readers;
 mod speed;
 mod table;
+mod wanted;
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use table::Table;
+use wanted::Wanted;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Rounds unless the command line says otherwise; a median of fewer is not worth its name.
 const ROUNDS: usize = 9;
-const QUICK_ROUNDS: usize = 3;
-
-/// What the command line asks for.
-struct Wanted {
-    rounds: usize,
-    names: Vec<String>,
-    interrupted: Arc<AtomicBool>,
-}
-
-impl Wanted {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
-        let mut wanted = Self {
-            rounds: ROUNDS,
-            names: Vec::new(),
-            interrupted: Arc::default(),
-        };
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                // What cargo tells every bench.
-                "--bench" => {}
-                "--quick" => wanted.rounds = QUICK_ROUNDS,
-                "--rounds" => {
-                    let rounds = arguments.next().ok_or("--rounds needs a number")?;
-                    wanted.rounds = rounds.parse::<usize>().map_err(|_| "--rounds needs a number")?.max(1);
-                }
-                option if option.starts_with('-') => {
-                    return Err(format!("unknown option {option}; there are --quick, --rounds N and names").into());
-                }
-                _ => wanted.names.push(argument),
-            }
-        }
-        Ok(wanted)
-    }
-
-    /// Whether the line of this name is to be measured.
-    fn has(&self, line: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|name| line.contains(name.as_str()))
-    }
-
-    /// An error once somebody wants the bench to stop, so that mounts are taken down on the way out.
-    fn go_on(&self) -> Result<()> {
-        if self.interrupted.load(Ordering::Relaxed) {
-            return Err("interrupted".into());
-        }
-        Ok(())
-    }
-}
 
 fn main() -> ExitCode {
     match run() {
@@ -92,11 +46,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let wanted = Wanted::parse(std::env::args().skip(1))?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, wanted.interrupted.clone())?;
-    }
-    let folder = datasets::Folder::lock()?;
+    let wanted = Wanted::parse(ROUNDS)?;
+    let folder = folder::Folder::lock()?;
     let mut table = Table::default();
     speed::measure(&wanted, &folder, &mut table)?;
     many_tiles::measure(&wanted, &folder, &mut table)?;

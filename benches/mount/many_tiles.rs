@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::Result;
 use crate::daemon::Mount;
-use crate::datasets::{Folder, MANY_TILES};
+use crate::datasets::MANY_TILES;
+use crate::folder::Folder;
 use crate::table::{Line, Table, Target, median};
-use crate::{Result, Wanted};
+use crate::wanted::Wanted;
 
 const MOUNT: &str = "100,000 tiles: until the mount answers";
 const RESIDENT: &str = "100,000 tiles: resident after listing";

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::Result;
 use crate::daemon::Mount;
-use crate::datasets::{Folder, TEN_TILES};
+use crate::datasets::TEN_TILES;
+use crate::folder::Folder;
 use crate::many_tiles::kib;
 use crate::readers::{self, PIECE};
 use crate::table::{Line, Table, Target};
-use crate::{Result, Wanted};
+use crate::wanted::Wanted;
 
 const MIB: f64 = 1024.0 * 1024.0;
 const CACHE_MIB: f64 = 512.0;

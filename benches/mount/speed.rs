@@ -15,10 +15,11 @@ use zerocopy::IntoBytes;
 use zstd_safe::DCtx;
 
 use crate::daemon::Mount;
-use crate::datasets::Folder;
+use crate::folder::Folder;
 use crate::readers::{self, PIECE};
 use crate::table::{Line, Table, Target, median, ms};
-use crate::{Result, Wanted, machine, plain};
+use crate::wanted::Wanted;
+use crate::{Result, machine, plain};
 
 /// The tile that is measured.
 const TILE: usize = 0;

@@ -9,43 +9,20 @@ pub mod mapping;
 pub mod tmpfs;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-pub use block::{Block, Buffer};
+pub use block::{Block, Buffer, Spares};
 pub use budget::{Budget, Reservation};
 
-use crate::dataset::{Array, DatasetError};
-use crate::format::TileId;
+use crate::dataset::DatasetError;
 
-/// What a block holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Key {
-    /// One chunk of an array.
-    Chunk {
-        /// Tile.
-        tile: TileId,
-        /// Indices or data.
-        array: Array,
-        /// Chunk of the tile.
-        chunk: usize,
-    },
-    /// A whole array of a tile, in a file that the kernel can serve.
-    Whole {
-        /// Tile.
-        tile: TileId,
-        /// Any array.
-        array: Array,
-    },
-    /// The rows of a tile in one obs column, as an Arrow message.
-    Column {
-        /// Tile.
-        tile: TileId,
-        /// Position of the column in the schema.
-        column: usize,
-    },
-}
+/// What names a block. What blocks there are is the business of whoever makes them.
+pub trait Key: Copy + Eq + Hash + Send + 'static {}
+
+impl<T: Copy + Eq + Hash + Send + 'static> Key for T {}
 
 /// Why there is no block.
 #[derive(Debug, Clone)]
@@ -76,11 +53,19 @@ struct FlightState {
 }
 
 /// The result of [`Cache::lookup`].
-pub enum Lookup {
+pub enum Lookup<K: Key> {
     /// It is there.
     Hit(Arc<Block>),
     /// It is not; the caller makes it.
-    Missing(Ticket),
+    Missing(Ticket<K>),
+    /// Somebody is making it.
+    Busy(Pending),
+}
+
+/// The result of [`Cache::join`].
+pub enum Joined {
+    /// It is there.
+    Block(Arc<Block>),
     /// Somebody is making it.
     Busy(Pending),
 }
@@ -104,16 +89,16 @@ impl Pending {
 }
 
 /// The duty to make a block. Dropping it tells those who wait that there will be none.
-pub struct Ticket {
-    cache: Arc<Cache>,
-    key: Key,
+pub struct Ticket<K: Key> {
+    cache: Arc<Cache<K>>,
+    key: K,
     flight: Arc<Flight>,
     done: bool,
 }
 
-impl Ticket {
+impl<K: Key> Ticket<K> {
     /// What is to be made.
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> K {
         self.key
     }
 
@@ -131,7 +116,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl<K: Key> Drop for Ticket<K> {
     fn drop(&mut self) {
         if !self.done {
             self.cache.settle(self.key, &self.flight, &Err(Failure::Abandoned));
@@ -140,31 +125,31 @@ impl Drop for Ticket {
 }
 
 /// A block that stays until this is dropped.
-pub struct Pin {
-    cache: Arc<Cache>,
-    key: Key,
+pub struct Pin<K: Key> {
+    cache: Arc<Cache<K>>,
+    key: K,
     block: Arc<Block>,
 }
 
-impl Pin {
+impl<K: Key> Pin<K> {
     /// The block.
     pub fn block(&self) -> &Arc<Block> {
         &self.block
     }
 }
 
-impl Drop for Pin {
+impl<K: Key> Drop for Pin<K> {
     fn drop(&mut self) {
         lock(&self.cache.state).unpin(self.key);
     }
 }
 
-struct State {
+struct State<K: Key> {
     /// Blocks that may be evicted, in order of use.
-    idle: LruCache<Key, Arc<Block>>,
+    idle: LruCache<K, Arc<Block>>,
     /// Blocks in files that somebody has open, and how often.
-    pinned: HashMap<Key, (Arc<Block>, usize)>,
-    flights: HashMap<Key, Arc<Flight>>,
+    pinned: HashMap<K, (Arc<Block>, usize)>,
+    flights: HashMap<K, Arc<Flight>>,
     counters: Counters,
 }
 
@@ -184,14 +169,14 @@ pub struct Counters {
 }
 
 /// Decoded blocks within a budget.
-pub struct Cache {
+pub struct Cache<K: Key> {
     budget: Arc<Budget>,
-    state: Mutex<State>,
+    state: Mutex<State<K>>,
     /// The most blocks that are kept; each may need a file descriptor or a mapping.
     most_blocks: usize,
 }
 
-impl Cache {
+impl<K: Key> Cache<K> {
     /// A cache of at most `bytes` bytes in at most `most_blocks` blocks.
     pub fn new(bytes: u64, most_blocks: usize) -> Arc<Self> {
         let state = State {
@@ -208,7 +193,7 @@ impl Cache {
     }
 
     /// Finds `key`, or who makes it.
-    pub fn lookup(self: &Arc<Self>, key: Key) -> Lookup {
+    pub fn lookup(self: &Arc<Self>, key: K) -> Lookup<K> {
         let mut state = lock(&self.state);
         if let Some(block) = state.find(key) {
             state.counters.hits += 1;
@@ -231,26 +216,37 @@ impl Cache {
 
     /// The block of `key` if it is there, which counts as a hit; its absence counts as nothing, for now somebody may
     /// look it up.
-    pub fn get(&self, key: Key) -> Option<Arc<Block>> {
+    pub fn get(&self, key: K) -> Option<Arc<Block>> {
         let mut state = lock(&self.state);
         let block = state.find(key)?;
         state.counters.hits += 1;
         Some(block)
     }
 
+    /// As [`Self::get`], or who is making it, which is a hit too.
+    pub fn join(&self, key: K) -> Option<Joined> {
+        let mut state = lock(&self.state);
+        let found = match state.find(key) {
+            Some(block) => Joined::Block(block),
+            None => Joined::Busy(Pending(state.flights.get(&key)?.clone())),
+        };
+        state.counters.hits += 1;
+        Some(found)
+    }
+
     /// The block of `key` if it is there. Does not count as a lookup.
-    pub fn peek(&self, key: Key) -> Option<Arc<Block>> {
+    pub fn peek(&self, key: K) -> Option<Arc<Block>> {
         lock(&self.state).find(key)
     }
 
     /// Whether `key` is there or being made.
-    pub fn has(&self, key: Key) -> bool {
+    pub fn has(&self, key: K) -> bool {
         let state = lock(&self.state);
         state.idle.contains(&key) || state.pinned.contains_key(&key) || state.flights.contains_key(&key)
     }
 
     /// Keeps `block`, which is that of `key`, until the result is dropped.
-    pub fn pin(self: &Arc<Self>, key: Key, block: Arc<Block>) -> Pin {
+    pub fn pin(self: &Arc<Self>, key: K, block: Arc<Block>) -> Pin<K> {
         lock(&self.state).pin(key, &block);
         Pin {
             cache: self.clone(),
@@ -260,7 +256,7 @@ impl Cache {
     }
 
     /// Forgets the blocks of `keys` that nobody has pinned.
-    pub fn discard(&self, keys: impl IntoIterator<Item = Key>) {
+    pub fn discard(&self, keys: impl IntoIterator<Item = K>) {
         let mut state = lock(&self.state);
         let dropped: Vec<_> = keys.into_iter().filter_map(|key| state.idle.pop(&key)).collect();
         drop(state);
@@ -319,7 +315,7 @@ impl Cache {
         }
     }
 
-    fn settle(&self, key: Key, flight: &Flight, outcome: &Outcome) {
+    fn settle(&self, key: K, flight: &Flight, outcome: &Outcome) {
         let mut state = lock(&self.state);
         state.flights.remove(&key);
         if let Ok(block) = outcome
@@ -338,20 +334,20 @@ impl Cache {
     }
 }
 
-impl State {
-    fn find(&mut self, key: Key) -> Option<Arc<Block>> {
+impl<K: Key> State<K> {
+    fn find(&mut self, key: K) -> Option<Arc<Block>> {
         if let Some((block, _)) = self.pinned.get(&key) {
             return Some(block.clone());
         }
         self.idle.get(&key).cloned()
     }
 
-    fn pin(&mut self, key: Key, block: &Arc<Block>) {
+    fn pin(&mut self, key: K, block: &Arc<Block>) {
         self.idle.pop(&key);
         self.pinned.entry(key).or_insert_with(|| (block.clone(), 0)).1 += 1;
     }
 
-    fn unpin(&mut self, key: Key) {
+    fn unpin(&mut self, key: K) {
         let Some((_, pins)) = self.pinned.get_mut(&key) else {
             return;
         };

@@ -2,15 +2,11 @@ use std::sync::mpsc;
 
 use super::*;
 
-fn key(chunk: usize) -> Key {
-    Key::Chunk {
-        tile: 0,
-        array: Array::Data,
-        chunk,
-    }
+fn key(chunk: usize) -> usize {
+    chunk
 }
 
-fn make(cache: &Arc<Cache>, chunk: usize, bytes: usize) -> Outcome {
+fn make(cache: &Arc<Cache<usize>>, chunk: usize, bytes: usize) -> Outcome {
     match cache.lookup(key(chunk)) {
         Lookup::Missing(ticket) => {
             let reservation = ticket.reserve(bytes as u64);

@@ -9,11 +9,11 @@ use indicatif::HumanBytes;
 use log::LevelFilter;
 use thiserror::Error;
 
+use super::grouped;
 use super::logging::{self, Destination, LogError};
 use super::mount::{MountFlags, Refusal, Running, mount_dataset};
 use super::serve::{Hangup, ServeError};
-use super::{grouped, open_dataset};
-use crate::dataset::DatasetError;
+use super::source::{OpenError, StoreFlags, open_dataset};
 use crate::write::WriteError;
 use crate::write::synthetic::{Synthetic, SyntheticOptions};
 
@@ -44,7 +44,7 @@ pub(super) enum DemoError {
     #[error(transparent)]
     Write(#[from] WriteError),
     #[error(transparent)]
-    Dataset(#[from] DatasetError),
+    Open(#[from] OpenError),
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
@@ -83,10 +83,16 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), DemoError> {
         ));
         synthetic.write(&dataset)?;
     }
-    let opened = open_dataset(&dataset)?;
+    let opened = open_dataset(&dataset, &StoreFlags::default())?;
     let stored: u64 = opened.manifest().tile_bytes.iter().sum();
     let decoded = opened.manifest().nnz() * 8;
-    let running = mount_dataset(&dataset, &mountpoint, &args.options, Hangup::Stop)?;
+    let running = mount_dataset(
+        &dataset,
+        &StoreFlags::default(),
+        &mountpoint,
+        &args.options,
+        Hangup::Stop,
+    )?;
     say(&format!(
         "Mounted {} ({}, decoded {}) at\n\n  {}\n",
         dataset.display(),

@@ -8,8 +8,9 @@ use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::{grouped, open_dataset};
-use crate::dataset::{Array, Dataset, DatasetError};
+use super::grouped;
+use super::source::{OpenError, StoreFlags, open_dataset};
+use crate::dataset::{Array, Dataset};
 use crate::format::obs::{ColumnKind, ObsColumn};
 
 /// Say what a dataset holds
@@ -17,8 +18,10 @@ use crate::format::obs::{ColumnKind, ObsColumn};
 /// Reads manifest and obs schema only, whatever the dataset's size.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
-    /// Folder of the dataset
+    /// Folder or URL of the dataset
     dataset: PathBuf,
+    #[command(flatten)]
+    store: StoreFlags,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -27,13 +30,13 @@ pub struct InfoArgs {
 #[derive(Debug, Error)]
 pub(super) enum InfoError {
     #[error(transparent)]
-    Dataset(#[from] DatasetError),
+    Open(#[from] OpenError),
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
 pub(super) fn run(args: &InfoArgs) -> Result<(), InfoError> {
-    let dataset = open_dataset(&args.dataset)?;
+    let dataset = open_dataset(&args.dataset, &args.store)?;
     let text = match args.json {
         true => format!("{:#}\n", as_json(&dataset)),
         false => as_text(&dataset),

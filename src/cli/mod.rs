@@ -2,25 +2,23 @@
 
 pub mod cache_size;
 mod completions;
+mod convert;
 mod demo;
 pub mod detach;
 mod info;
 pub mod logging;
 mod mount;
+mod obs;
 pub mod serve;
+mod source;
 pub mod umount;
 mod verify;
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
-
-use crate::dataset::{Dataset, DatasetError};
-use crate::store::{Directory, Links};
 
 /// Mounts single-cell datasets in the deltacells format as plain files
 ///
@@ -39,6 +37,8 @@ enum Command {
     Umount(umount::UmountArgs),
     Info(info::InfoArgs),
     Verify(verify::VerifyArgs),
+    Obs(obs::ObsArgs),
+    Convert(Box<convert::ConvertArgs>),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -51,6 +51,8 @@ impl Cli {
             Command::Umount(args) => report(umount::run(&args), umount::UmountError::exit_code),
             Command::Info(args) => report(info::run(&args), |_| 1),
             Command::Verify(args) => verify::run(&args),
+            Command::Obs(args) => report(obs::run(&args), obs::ObsError::exit_code),
+            Command::Convert(args) => report(convert::run(&args), convert::exit_code),
             Command::Demo(args) => report(demo::run(&args), |_| 1),
             Command::Completions(args) => report(completions::run(&args), |_| 1),
         }
@@ -72,11 +74,6 @@ fn report<E: Display>(result: Result<(), E>, code: impl FnOnce(&E) -> u8) -> Exi
 fn complain(error: &dyn Display) {
     // With nobody to read it, there is nothing left to do.
     let _ = writeln!(io::stderr(), "dcfs: {error}");
-}
-
-/// Opens the dataset at `path`.
-fn open_dataset(path: &Path) -> Result<Dataset, DatasetError> {
-    Dataset::open(Arc::new(Directory::open(path, Links::Anywhere)?))
 }
 
 /// A number with a comma at every thousand.

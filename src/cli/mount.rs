@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use log::LevelFilter;
@@ -15,14 +16,16 @@ use super::cache_size::{CacheSize, Memory};
 use super::detach::{Daemon, Side, detach, forget_umask};
 use super::logging::{self, Destination, LogError};
 use super::serve::{Hangup, NotReady, ServeError, StopSignals, announce_ready, await_answer, until_stopped};
+use super::source::{OpenError, Source, StoreFlags};
 use super::{complain, grouped};
 use crate::cache::tmpfs::{PrivateTmpfs, TmpfsError};
-use crate::dataset::{Dataset, DatasetError};
 use crate::engine::{Engine, Options};
 use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_session, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
-use crate::store::{Directory, Links};
-use crate::view::{View, ViewError};
+use crate::obs_cache::ObsCache;
+use crate::store::Links;
+use crate::view::zarr::DEFAULT_CHUNK;
+use crate::view::{Families, Family, View, ViewError, ViewOptions};
 
 /// How long a new mount may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,12 +47,14 @@ const TMPFS_SLACK: u64 = 64 << 20;
 /// in the mount.
 #[derive(Debug, Args)]
 pub struct MountArgs {
-    /// Folder of the dataset
+    /// Folder or URL of the dataset
     dataset: PathBuf,
     /// An empty folder
     mountpoint: PathBuf,
     #[command(flatten)]
     options: MountFlags,
+    #[command(flatten)]
+    store: StoreFlags,
     /// Stay in the foreground and log to standard error; tells systemd when it is ready
     #[arg(short, long)]
     foreground: bool,
@@ -64,7 +69,7 @@ pub(super) struct MountFlags {
     /// Memory for decoded data: 8G, 512M, 25% [default: a quarter of what machine and cgroup have left]
     ///
     /// A percentage is of what the machine, or a cgroup's limit, allows in all. Beyond the cache the daemon needs at most
-    /// 10 bytes a thread for each nonzero of the largest chunk, about 60 MB for tiles of the usual size.
+    /// 10 bytes a thread for each nonzero of the largest chunk, about 60 MB for tiles of the usual size, and 128 MB.
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<CacheSize>,
     /// Threads that decode [default: one for each processor]
@@ -73,6 +78,13 @@ pub(super) struct MountFlags {
     /// How bytes reach readers
     #[arg(long, value_enum, default_value_t = IoMode::Auto)]
     io: IoMode,
+    /// What to show besides the dataset's own files: raw and npy arrays per tile and in X/, arrow tables, dataset.h5ad,
+    /// dataset.zarr [default: all]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = family_parser())]
+    views: Option<Vec<Family>>,
+    /// Nonzeros in a chunk of dataset.zarr
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    zarr_chunk: u64,
     /// Let other users in; owners and modes of the dataset's files decide what they may read
     #[arg(long)]
     allow_other: bool,
@@ -88,6 +100,9 @@ pub(super) struct MountFlags {
     /// Seconds after which a request that the dataset's storage does not answer gets an I/O error
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     request_timeout: u32,
+    /// Keep copies of obs columns that are read in this folder, and use those that are there; see dcfs obs
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
 }
 
 /// Who answers reads.
@@ -101,6 +116,11 @@ enum IoMode {
     Fuse,
 }
 
+fn family_parser() -> impl TypedValueParser<Value = Family> {
+    let known = PossibleValuesParser::new(Family::ALL.map(Family::name));
+    known.map(|name| Family::named(&name).expect("only names of families are let through"))
+}
+
 fn parse_mode(text: &str) -> Result<u16, String> {
     match u16::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
@@ -112,7 +132,7 @@ fn parse_mode(text: &str) -> Result<u16, String> {
 #[derive(Debug, Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
-    Dataset(#[from] DatasetError),
+    Open(#[from] OpenError),
     #[error(transparent)]
     View(#[from] ViewError),
     #[error(transparent)]
@@ -132,6 +152,8 @@ pub(super) enum Refusal {
         SPARE_DESCRIPTORS + LEAST_BLOCKS
     )]
     Descriptors { allowed: u64 },
+    #[error("the cache {} is below the mountpoint", .0.display())]
+    CacheInMount(PathBuf),
     #[error("cannot start: {0}")]
     Start(std::io::Error),
     #[error("cannot speak with the kernel: {0}")]
@@ -229,12 +251,13 @@ fn start(args: &MountArgs, log: Destination, hangup: Hangup) -> Result<Running, 
         None => log,
     };
     logging::init(log, LevelFilter::Info)?;
-    mount_dataset(&args.dataset, &args.mountpoint, &args.options, hangup)
+    mount_dataset(&args.dataset, &args.store, &args.mountpoint, &args.options, hangup)
 }
 
 /// Mounts `dataset` and waits until the mount answers. On failure there is no mount.
 pub(super) fn mount_dataset(
     dataset: &Path,
+    store: &StoreFlags,
     mountpoint: &Path,
     flags: &MountFlags,
     hangup: Hangup,
@@ -246,11 +269,33 @@ pub(super) fn mount_dataset(
     } else {
         Links::Anywhere
     };
-    let directory = Directory::open(dataset, links).map_err(DatasetError::from)?;
-    let root = directory.root().to_owned();
-    let mountpoint = prepare(mountpoint, Some(&root))?;
+    let patience = Duration::from_secs(flags.request_timeout.into());
+    for folder in [flags.cache_dir.as_deref(), store.disk_cache_folder()]
+        .into_iter()
+        .flatten()
+    {
+        let absolute = |path| std::path::absolute(path).map_err(Refusal::Start);
+        // The daemon would wait for itself.
+        if absolute(folder)?.starts_with(absolute(mountpoint)?) {
+            return Err(Refusal::CacheInMount(folder.to_owned()));
+        }
+    }
+    let source = Source::find(dataset, store, links, patience)?;
+    let mountpoint = prepare(mountpoint, source.folder())?;
     let cache_blocks = most_blocks()?;
-    let dataset = Dataset::open(Arc::new(directory))?;
+    let root = source.folder().map(Path::to_owned);
+    let is_remote = root.is_none();
+    let mut dataset = source.open()?;
+    // What is fetched is worth keeping.
+    let cache = match &flags.cache_dir {
+        Some(folder) => Some(ObsCache::at(folder.clone())),
+        None if is_remote => ObsCache::of_environment(|name| std::env::var_os(name)),
+        None => None,
+    };
+    if let Some(cache) = cache {
+        let folder = std::path::absolute(cache.root()).map_err(Refusal::Start)?;
+        dataset = dataset.with_obs_cache(ObsCache::at(folder));
+    }
     let location = dataset.store().location();
     let memory = Memory::of_this_process();
     let cache_bytes = flags
@@ -258,6 +303,8 @@ pub(super) fn mount_dataset(
         .map_or_else(|| memory.default_cache_size(), |size| size.bytes(&memory));
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = flags.threads.map_or(processors, usize::from);
+    // A thread that waits for a store decodes nothing meanwhile.
+    let workers = threads + if is_remote { store.parallel().get() } else { 0 };
     let tmpfs = match flags.io {
         IoMode::Fuse => None,
         IoMode::Auto => PrivateTmpfs::new(cache_bytes + TMPFS_SLACK)
@@ -270,23 +317,33 @@ pub(super) fn mount_dataset(
     let options = Options {
         cache_bytes,
         cache_blocks,
-        threads,
+        threads: workers,
         tmpfs,
+        // With a mode of the administrator's choice, all tiles have the same.
+        guard_tiles: flags.allow_other && flags.mode.is_none(),
     };
-    let engine = Engine::new(View::new(Arc::new(dataset))?, options).map_err(Refusal::Start)?;
+    let families = match &flags.views {
+        Some(families) => families.iter().copied().collect(),
+        None => Families::all(),
+    };
+    let shown = ViewOptions {
+        families,
+        zarr_chunk: flags.zarr_chunk,
+    };
+    let engine = Engine::new(View::new(Arc::new(dataset), shown)?, options).map_err(Refusal::Start)?;
     let serve = Serve {
         ownership: Ownership {
             uid: flags.uid,
             gid: flags.gid,
             mode: flags.mode,
         },
-        request_timeout: Duration::from_secs(flags.request_timeout.into()),
+        request_timeout: patience,
     };
     let passthrough = Passthrough::default();
     let fs = DatasetFs::new(engine, serve, passthrough.clone()).map_err(Refusal::Start)?;
 
     let options = MountOptions {
-        source_name: root.into(),
+        source_name: root.map_or_else(|| location.clone().into(), PathBuf::into_os_string),
         allow_other: flags.allow_other,
         max_read: None,
     };

@@ -36,12 +36,27 @@ pub enum DatasetError {
     /// A file about genes or obs as a whole is not what the manifest says.
     #[error("{name}: {source}")]
     Table { name: String, source: TableFault },
+    /// A tile that fewer may read than the file that it would be read through.
+    #[error(
+        "{name}: fewer may read this tile than the first one, whose access files of the whole matrix show; \
+         give all tiles the same owner and mode, or mount with --mode"
+    )]
+    Restricted { name: String },
     /// A file is not the one it was, so that what is read of it now does not fit what was read before.
     #[error("{name}: the file changed after it was first read; mount the dataset again")]
     Changed { name: String },
 }
 
 impl DatasetError {
+    /// Whether an object is not the one that it was.
+    pub fn is_stale(&self) -> bool {
+        match self {
+            Self::Changed { .. } => true,
+            Self::Store(error) => error.source.kind() == std::io::ErrorKind::StaleNetworkFileHandle,
+            _ => false,
+        }
+    }
+
     /// A short name for counters.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -51,6 +66,7 @@ impl DatasetError {
             Self::Table { .. } => "table",
             Self::Tile { source, .. } if matches!(source.fault, TileFault::Crc { .. }) => "checksum",
             Self::Tile { .. } => "tile",
+            Self::Restricted { .. } => "access",
             Self::Changed { .. } => "changed",
         }
     }

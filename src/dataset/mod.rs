@@ -1,6 +1,8 @@
 //! An opened dataset: a store whose manifest was read and validated, and the tiles in it.
 
 mod error;
+mod genes;
+mod local;
 mod shard;
 mod tile;
 mod verify;
@@ -15,13 +17,17 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 
 pub use error::DatasetError;
+pub(crate) use shard::wrong_code;
 pub use shard::{ObsShard, ShardError, ShardFault, verify_shard};
 pub use tile::{Array, Tile};
 pub use verify::{Done, TableFault};
 
+use local::LocalColumns;
+
 use crate::format::TileId;
-use crate::format::manifest::{Manifest, ObsManifest, shard_path};
+use crate::format::manifest::{Manifest, ObsManifest, SCHEMA_PATH, shard_path};
 use crate::format::obs::ObsSchema;
+use crate::obs_cache::ObsCache;
 use crate::store::{Object, Store, Version, read_whole};
 
 /// The most bytes of `manifest.json`: a hundred million tiles.
@@ -51,10 +57,13 @@ pub struct Dataset {
     tiles: Mutex<LruCache<TileId, Arc<Tile>>>,
     /// Shards whose footer was read. Who opens one holds its lock, so that it is opened once.
     shards: Mutex<LruCache<usize, ShardSlot>>,
-    /// Tiles whose checksum was found right, in which state of the file, and the checksum.
-    verified: Mutex<HashMap<TileId, (Version, u32)>>,
+    /// The checksum of each tile of which something was shown, and in which state of the file it was found right, if it
+    /// was computed.
+    shown: Mutex<HashMap<TileId, (Option<Version>, u32)>>,
     /// Shards whose SHA-256 was found right, and in which state of the file.
     verified_shards: Mutex<HashMap<usize, Version>>,
+    /// Copies of columns on this machine, if they are to be used.
+    local: Option<LocalColumns>,
 }
 
 impl Dataset {
@@ -70,7 +79,7 @@ impl Dataset {
         })?;
         drop(text);
         let schema = if manifest.obs.is_some() {
-            let path = "obs/schema.json";
+            let path = SCHEMA_PATH;
             let text = read_whole(&*store, path, SCHEMA_LIMIT)?;
             let schema = ObsSchema::parse(&text).map_err(|source| DatasetError::ObsSchema {
                 name: name(&*store, path),
@@ -88,9 +97,17 @@ impl Dataset {
             schema,
             tiles,
             shards,
-            verified: Mutex::default(),
+            shown: Mutex::default(),
             verified_shards: Mutex::default(),
+            local: None,
         })
+    }
+
+    /// The same dataset, which reads obs columns from the node's cache from now on, and puts those there that are
+    /// missing. What goes wrong with the cache is logged; the column is then read from its shards.
+    pub fn with_obs_cache(self, cache: ObsCache) -> Self {
+        let local = self.manifest.obs.is_some().then(|| LocalColumns::new(cache));
+        Self { local, ..self }
     }
 
     /// The manifest.
@@ -112,7 +129,7 @@ impl Dataset {
     ///
     /// # Errors
     /// When the file cannot be read, is not what the format and the manifest say, or holds something else than it did
-    /// when its checksum was verified.
+    /// when something of it was shown.
     ///
     /// # Panics
     /// When there is no such tile.
@@ -121,8 +138,8 @@ impl Dataset {
             return Ok(tile);
         }
         let tile = Arc::new(Tile::open(&*self.store, self.manifest.tile(id))?);
-        match lock(&self.verified).get(&id) {
-            Some(&(version, _)) if version == tile.version() => tile.trust(),
+        match lock(&self.shown).get(&id) {
+            Some(&(Some(version), _)) if version == tile.version() => tile.trust(),
             // Another file with the same content, a copy put back for example, is as good once it is verified.
             Some(&(_, crc32)) if crc32 != tile.layout().crc32 => {
                 return Err(DatasetError::Changed { name: tile.name() });
@@ -149,15 +166,32 @@ impl Dataset {
         match tile.verify() {
             Ok(first) => {
                 if first {
-                    lock(&self.verified).insert(id, (tile.version(), tile.layout().crc32));
+                    lock(&self.shown).insert(id, (Some(tile.version()), tile.layout().crc32));
                 }
                 Ok(())
             }
             Err(error) => {
                 self.forget(id);
+                self.store.forget(&tile.layout().spec.path());
                 Err(error)
             }
         }
+    }
+
+    /// The row starts of a tile whose checksum need not be known: computing it takes reading the whole tile, a hundred
+    /// times what the row starts are.
+    ///
+    /// Header, chunk table and row starts were held against each other and the manifest: the row starts begin with 0, never
+    /// decrease, are those of the chunk table at every chunk, and end with the manifest's nonzeros. So those of other tiles are right
+    /// whatever is wrong with this one. What can be wrong in a tile that fits all that are starts within a chunk; then
+    /// the checksum is wrong, and no nonzero of the tile is ever served. From now on the tile is refused if it becomes one with
+    /// another checksum.
+    pub fn row_starts<'t>(&self, tile: &'t Tile) -> &'t [i64] {
+        if !tile.is_verified() {
+            let (id, crc32) = (tile.layout().spec.id, tile.layout().crc32);
+            lock(&self.shown).entry(id).or_insert((None, crc32));
+        }
+        tile.indptr()
     }
 
     /// Decodes whole arrays of a tile with every thread of `pool`, and makes sure that its checksum is right.
@@ -197,7 +231,7 @@ impl Dataset {
     }
 
     /// Values of obs column `column` (its place in the schema) for the cells of tile `tile`, of the type they are
-    /// stored with. Reads that column of that tile and, the first time, the footer of its shard.
+    /// stored with: from the node's cache where it is used ([`Self::with_obs_cache`]), or as [`Self::stored_column`].
     ///
     /// # Errors
     /// When the shard cannot be read or is not what format, manifest and schema say.
@@ -205,6 +239,59 @@ impl Dataset {
     /// # Panics
     /// When there is no such tile or column.
     pub fn column(&self, tile: TileId, column: usize) -> Result<ArrayRef, DatasetError> {
+        match self.local.as_ref().and_then(|local| local.read(self, tile, column)) {
+            Some(values) => Ok(values),
+            None => self.stored_column(tile, column),
+        }
+    }
+
+    /// Opens obs shard `shard`: its footer, held against manifest and schema. Its SHA-256 is another matter.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not what format, manifest and schema say.
+    ///
+    /// # Panics
+    /// When there is no such shard.
+    pub fn shard(&self, shard: usize) -> Result<ObsShard, DatasetError> {
+        let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
+            panic!("a dataset without obs has no shards");
+        };
+        let object = self.store.open(&shard_path(shard))?;
+        Ok(ObsShard::open(object, &self.manifest, obs, shard, schema)?)
+    }
+
+    /// Values of obs column `column` for the cells of tile `tile`, as stored. Reads that column of that tile and, the
+    /// first time, the footer of its shard.
+    ///
+    /// # Errors
+    /// When the shard cannot be read or is not what format, manifest and schema say.
+    ///
+    /// # Panics
+    /// When there is no such tile or column.
+    pub fn stored_column(&self, tile: TileId, column: usize) -> Result<ArrayRef, DatasetError> {
+        self.of_shard(tile, |shard| shard.read_column(tile, column))
+    }
+
+    /// Whether a value of obs column `column` is missing for a cell of tile `tile`; costs less than its values.
+    ///
+    /// # Errors
+    /// As [`Self::column`].
+    ///
+    /// # Panics
+    /// When there is no such tile or column.
+    pub fn has_missing(&self, tile: TileId, column: usize) -> Result<bool, DatasetError> {
+        match self.local.as_ref().and_then(|local| local.read(self, tile, column)) {
+            Some(values) => Ok(values.null_count() > 0),
+            None => self.of_shard(tile, |shard| shard.has_missing(tile, column)),
+        }
+    }
+
+    /// What is read of the shard that describes a tile.
+    fn of_shard<T>(
+        &self,
+        tile: TileId,
+        read: impl FnOnce(&ObsShard) -> Result<T, ShardError>,
+    ) -> Result<T, DatasetError> {
         let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
             panic!("a dataset without obs has no columns");
         };
@@ -221,7 +308,7 @@ impl Dataset {
             }
         };
         drop(opened);
-        let values = shard.shard.read_column(tile, column);
+        let values = read(&shard.shard);
         // What was read of a file that changed was no fault of its own, nor is it to be believed.
         if shard.shard.version()? != shard.version {
             lock(&self.shards).pop(&index);
@@ -234,6 +321,10 @@ impl Dataset {
     /// Makes sure that the shard is the one the manifest was written for: once for each state of the file.
     fn verify_shard_once(&self, object: &dyn Object, obs: &ObsManifest, shard: usize) -> Result<Version, DatasetError> {
         let version = shard::version(object)?;
+        // Fetching all of it would cost more than what is wanted of it; its size is the manifest's, and its state stays the same.
+        if self.store.is_remote() {
+            return Ok(version);
+        }
         if lock(&self.verified_shards).get(&shard) == Some(&version) {
             return Ok(version);
         }

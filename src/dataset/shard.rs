@@ -3,6 +3,8 @@
 //! Opening reads its footer, and reading a column of a tile reads that column chunk and nothing else. What a
 //! footer says is held against the file's size, the manifest and the schema before it is followed.
 
+mod levels;
+
 use std::io::Cursor;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -211,6 +213,24 @@ impl ObsShard {
         self.tiles.clone()
     }
 
+    /// Bytes of the chunks of column `column` (its place in the schema), which are what reading it takes beyond the footer.
+    ///
+    /// # Errors
+    /// When the footer says of a chunk that it lies outside the file.
+    ///
+    /// # Panics
+    /// When the schema has no such column.
+    pub fn column_bytes(&self, column: usize) -> Result<u64, ShardError> {
+        let row_groups = self.metadata.metadata().row_groups().iter().zip(self.tiles());
+        let bytes = row_groups.map(|(row_group, tile)| {
+            let range = self.chunk_range(row_group.column(column), &self.columns[column].name, tile)?;
+            Ok(range.end - range.start)
+        });
+        bytes
+            .sum::<Result<u64, ShardFault>>()
+            .map_err(|fault| fault.of(self.object.name()))
+    }
+
     /// Values of column `column` (its place in the schema) for the cells of tile `tile`, of the type they are stored
     /// with ([`ColumnKind::stored_type`]). Codes of a category column have been checked.
     ///
@@ -223,13 +243,41 @@ impl ObsShard {
         self.column(tile, column).map_err(|fault| fault.of(self.object.name()))
     }
 
-    fn column(&self, tile: TileId, column: usize) -> Result<ArrayRef, ShardFault> {
+    /// Whether a value of column `column` is missing for a cell of tile `tile`. Values are decoded only where that cannot be
+    /// seen without.
+    ///
+    /// # Errors
+    /// When the column chunk cannot be read, or has not one value per cell.
+    ///
+    /// # Panics
+    /// When the shard has no such tile, or the schema no such column.
+    pub fn has_missing(&self, tile: TileId, column: usize) -> Result<bool, ShardError> {
+        self.missing(tile, column).map_err(|fault| fault.of(self.object.name()))
+    }
+
+    fn missing(&self, tile: TileId, column: usize) -> Result<bool, ShardFault> {
+        let (window, cells) = self.window(tile, column)?;
+        let row_group = tile - self.tiles.start;
+        let chunk = self.metadata.metadata().row_group(row_group).column(column);
+        let levels = guarded(|| levels::read(window, chunk, cells));
+        match levels.map_err(|reason| self.damaged(tile, column, reason))? {
+            Some(levels) if levels.values != cells => Err(ShardFault::Values {
+                column: self.columns[column].name.clone(),
+                tile,
+                found: levels.values as usize,
+                expected: cells,
+            }),
+            Some(levels) => Ok(levels.has_missing),
+            None => Ok(self.column(tile, column)?.null_count() > 0),
+        }
+    }
+
+    /// The bytes of a column chunk, and how many cells it describes.
+    fn window(&self, tile: TileId, column: usize) -> Result<(Window, u64), ShardFault> {
         assert!(self.tiles.contains(&tile), "the shard does not hold tile {tile}");
         let row_group = tile - self.tiles.start;
-        let cells = self.cells[row_group];
-        let Column { name, n_categories } = &self.columns[column];
         let chunk = self.metadata.metadata().row_group(row_group).column(column);
-        let range = self.chunk_range(chunk, name, tile)?;
+        let range = self.chunk_range(chunk, &self.columns[column].name, tile)?;
         let mut bytes = vec![0; (range.end - range.start) as usize];
         self.object.read_at(&mut bytes, range.start)?;
         let window = Window {
@@ -237,10 +285,20 @@ impl ObsShard {
             bytes: bytes.into(),
             file_len: self.object.size(),
         };
-        let values = guarded(|| decode(window, self.metadata.clone(), row_group, column, cells)).map_err(|reason| {
-            let column = name.clone();
-            ShardFault::Chunk { column, tile, reason }
-        })?;
+        Ok((window, self.cells[row_group]))
+    }
+
+    fn damaged(&self, tile: TileId, column: usize, reason: String) -> ShardFault {
+        let column = self.columns[column].name.clone();
+        ShardFault::Chunk { column, tile, reason }
+    }
+
+    fn column(&self, tile: TileId, column: usize) -> Result<ArrayRef, ShardFault> {
+        let (window, cells) = self.window(tile, column)?;
+        let row_group = tile - self.tiles.start;
+        let Column { name, n_categories } = &self.columns[column];
+        let values = guarded(|| decode(window, self.metadata.clone(), row_group, column, cells));
+        let values = values.map_err(|reason| self.damaged(tile, column, reason))?;
         if values.len() as u64 != cells {
             return Err(ShardFault::Values {
                 column: name.clone(),
@@ -509,7 +567,7 @@ fn decode(
 
 /// The first cell whose code is no category and not -1, and what it is. A missing code is none: missing values of
 /// category columns are -1 (format, "Schema").
-fn wrong_code(codes: &ArrayRef, n_categories: i64) -> Option<(usize, String)> {
+pub(crate) fn wrong_code(codes: &ArrayRef, n_categories: i64) -> Option<(usize, String)> {
     fn first<T: ArrowPrimitiveType>(codes: &ArrayRef, n_categories: i64) -> Option<(usize, String)>
     where
         T::Native: Into<i64> + ArrowNativeType,

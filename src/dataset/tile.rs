@@ -66,7 +66,7 @@ pub struct Tile {
 impl Tile {
     /// Reads header, chunk table and indptr.
     pub(super) fn open(store: &dyn Store, spec: TileSpec) -> Result<Self, DatasetError> {
-        let object = store.open(&spec.path())?;
+        let object = store.open_whole(&spec.path(), spec.bytes)?;
         let name = object.name();
         let io_failed = |source| {
             DatasetError::Store(StoreError {

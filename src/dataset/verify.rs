@@ -6,6 +6,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rayon::prelude::*;
 use thiserror::Error;
 
+use super::genes::GENES_LIMIT;
 use super::shard::guarded;
 use super::{Array, Dataset, DatasetError, verify_shard};
 use crate::format::TileId;
@@ -13,9 +14,6 @@ use crate::format::fingerprint::fingerprint;
 use crate::format::manifest::shard_path;
 use crate::format::npy::{self, NpyError};
 use crate::store::read_whole;
-
-/// The most bytes of a file about genes that is read whole.
-const GENES_LIMIT: u64 = 64 << 30;
 
 /// What is wrong with one of the files about genes or obs as a whole.
 #[derive(Debug, Error)]
@@ -149,13 +147,6 @@ impl Dataset {
             }
         }
         faults
-    }
-
-    fn table(&self, path: &str, source: TableFault) -> DatasetError {
-        DatasetError::Table {
-            name: super::name(&*self.store, path),
-            source,
-        }
     }
 }
 

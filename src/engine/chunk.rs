@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-use super::{Engine, ReadError};
-use crate::cache::{Block, Buffer, Failure, Key, Lookup, Pending, Ticket};
+use super::{Engine, Key, ReadError};
+use crate::cache::{Block, Buffer, Failure, Joined, Lookup, Pending, Ticket};
 use crate::dataset::{Array, DatasetError, Tile};
 use crate::store::StoreError;
-
-/// How far a sequential reader gets into a chunk before the next one is made: a part in this many.
-const PREFETCH_AFTER: u64 = 4;
 
 /// Where a block is.
 pub(super) enum Found {
@@ -20,6 +17,16 @@ pub(super) enum Found {
     Busy(Pending),
     /// It would have to be made, and the caller must not.
     Later,
+}
+
+impl From<Option<Joined>> for Found {
+    fn from(joined: Option<Joined>) -> Self {
+        match joined {
+            Some(Joined::Block(block)) => Self::Block(block),
+            Some(Joined::Busy(pending)) => Self::Busy(pending),
+            None => Self::Later,
+        }
+    }
 }
 
 impl Engine {
@@ -37,21 +44,24 @@ impl Engine {
             chunk,
         };
         if !may_work {
-            return Ok(self.cache.get(key).map_or(Found::Later, Found::Block));
+            return Ok(self.cache.join(key).into());
         }
         match self.cache.lookup(key) {
             Lookup::Hit(block) => Ok(Found::Block(block)),
             Lookup::Busy(pending) => Ok(Found::Busy(pending)),
-            Lookup::Missing(ticket) => self.decode_chunk(tile, array, chunk, ticket).map(Found::Block),
+            Lookup::Missing(ticket) => {
+                self.prepare_memory(tile, chunk);
+                self.decode_chunk(tile, array, chunk, ticket).map(Found::Block)
+            }
         }
     }
 
-    fn decode_chunk(
+    pub(super) fn decode_chunk(
         self: &Arc<Self>,
         tile: &Arc<Tile>,
         array: Array,
         chunk: usize,
-        ticket: Ticket,
+        ticket: Ticket<Key>,
     ) -> Result<Arc<Block>, ReadError> {
         self.share_verification(tile);
         let bytes = tile.layout().chunks[chunk].nnz() * 4;
@@ -63,7 +73,7 @@ impl Engine {
                 name: tile.name(),
                 source,
             };
-            let mut buffer = Buffer::new(bytes as usize).map_err(out_of_memory)?;
+            let mut buffer = Buffer::new(bytes as usize, &self.spares).map_err(out_of_memory)?;
             decode_into(tile, array, chunk, buffer.bytes())?;
             dataset.verify(tile)?;
             Ok(Block::from_buffer(buffer, reservation))
@@ -79,7 +89,7 @@ impl Engine {
     pub(super) fn settle(
         &self,
         tile: &Tile,
-        ticket: Ticket,
+        ticket: Ticket<Key>,
         block: Result<Block, DatasetError>,
     ) -> Result<Arc<Block>, ReadError> {
         let block = block.map_err(|error| {
@@ -89,6 +99,14 @@ impl Engine {
             Failure::Failed(Arc::new(error))
         });
         Ok(ticket.finish(block)?)
+    }
+
+    /// Has memory made for the next chunk while this one is decoded: one who reads here and there waits for both.
+    fn prepare_memory(self: &Arc<Self>, tile: &Tile, chunk: usize) {
+        if self.threads > 1 {
+            let length = tile.layout().chunks[chunk].nnz() as usize * 4;
+            self.spawn(move |engine| engine.spares.prepare(length));
+        }
     }
 
     /// Lets idle threads help with a checksum that is about to be computed.
@@ -101,36 +119,6 @@ impl Engine {
             // Whether it fails is told by whoever needs the tile.
             self.spawn(move |engine| drop(engine.view.dataset().verify(&tile)));
         }
-    }
-
-    /// Makes the next chunk once a sequential reader is well into this one.
-    pub(super) fn prefetch(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize, nonzero: u64) {
-        let here = &tile.layout().chunks[chunk];
-        if (nonzero - here.nonzeros.start) * PREFETCH_AFTER < here.nnz() {
-            return;
-        }
-        let id = tile.layout().spec.id;
-        let Some(next) = tile.layout().chunks[chunk + 1..].iter().find(|next| next.nnz() > 0) else {
-            return;
-        };
-        let (key, bytes) = (
-            Key::Chunk {
-                tile: id,
-                array,
-                chunk: next.index,
-            },
-            next.nnz() * 4,
-        );
-        // What would push out the chunk that is being read is not worth making early.
-        if self.cache.has(key) || self.cache.limit() < 4 * bytes {
-            return;
-        }
-        let Lookup::Missing(ticket) = self.cache.lookup(key) else {
-            return;
-        };
-        let (tile, next) = (tile.clone(), next.index);
-        self.stats.count_prefetch();
-        self.spawn(move |engine| drop(engine.decode_chunk(&tile, array, next, ticket)));
     }
 }
 

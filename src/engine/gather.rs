@@ -2,38 +2,16 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::chunk::Found;
+use super::whole::ints_to_floats;
 use super::{Engine, ReadError};
 use crate::cache::Block;
-use crate::dataset::{Array, DatasetError, Tile};
+use crate::dataset::{DatasetError, Tile};
 use crate::format::TileId;
 use crate::store::StoreError;
-use crate::view::{Extent, Node};
-
-/// What a reader of one open file did last, to tell those who read on from those who jump.
-#[derive(Debug, Default)]
-pub struct Cursor {
-    end: AtomicU64,
-    run: AtomicU64,
-}
-
-/// From this many bytes in a row on, a reader is taken to go on.
-const RUN: u64 = 2 << 20;
-/// The kernel sends the requests of its read-ahead in any order; so far apart they still belong together.
-const NEAR: u64 = 4 << 20;
-
-impl Cursor {
-    /// Notes a read; says whether it continues the ones before it.
-    fn note(&self, offset: u64, length: u64) -> bool {
-        let end = self.end.swap(offset + length, Ordering::Relaxed);
-        if offset.abs_diff(end) > NEAR {
-            self.run.store(0, Ordering::Relaxed);
-            return false;
-        }
-        self.run.fetch_add(length, Ordering::Relaxed) + length >= RUN
-    }
-}
+use crate::view::{Elements, Extent, Node, Rows};
 
 /// A piece that is there.
 enum Part {
@@ -61,7 +39,8 @@ pub(super) struct Gather {
     missing: Vec<Extent>,
     parts: Vec<Part>,
     done: Done,
-    sequential: bool,
+    /// Whether the file is made of all tiles.
+    spans_tiles: bool,
 }
 
 /// What [`Engine::resolve`] found.
@@ -82,17 +61,22 @@ impl Engine {
         self: &Arc<Self>,
         node: Node,
         range: Range<u64>,
-        cursor: &Cursor,
         done: impl FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     ) {
-        let sequential = cursor.note(range.start, range.end - range.start);
         let mut missing = self.view.extents(node, range);
+        for extent in &missing {
+            if let Extent::Array { tile, elements, bytes } = extent
+                && *elements != Elements::Indptr
+            {
+                self.note_read(*tile, elements.array(), bytes);
+            }
+        }
         missing.reverse();
         let gather = Gather {
             missing,
             parts: Vec::new(),
             done: Box::new(done),
-            sequential,
+            spans_tiles: self.view.spans_tiles(node),
         };
         self.gather(gather, false);
     }
@@ -100,7 +84,7 @@ impl Engine {
     /// Goes on with a read until it is done or has to wait. `may_work` says whether this thread is one of the pool's.
     fn gather(self: &Arc<Self>, mut gather: Gather, may_work: bool) {
         while let Some(extent) = gather.missing.pop() {
-            match self.resolve(&extent, may_work, gather.sequential) {
+            match self.resolve(&extent, may_work, gather.spans_tiles) {
                 Ok(Resolved::Part(part, rest)) => {
                     gather.parts.push(part);
                     gather.missing.extend(rest);
@@ -117,6 +101,7 @@ impl Engine {
                 }
                 Ok(Resolved::Later) => {
                     gather.missing.push(extent);
+                    self.share(&gather);
                     self.spawn(move |engine| engine.gather(gather, true));
                     return;
                 }
@@ -124,6 +109,30 @@ impl Engine {
             }
         }
         gather.finish();
+    }
+
+    /// Has other threads make what a read needs after its next piece, so that its pieces are not made one after another.
+    fn share(self: &Arc<Self>, gather: &Gather) {
+        let made = |extent: &&Extent| matches!(extent, Extent::Rows { .. } | Extent::Array { .. });
+        let later = gather.missing.iter().rev().skip(1).filter(made);
+        let later: Arc<[Extent]> = later.cloned().collect();
+        let spans_tiles = gather.spans_tiles;
+        let next = Arc::new(AtomicUsize::new(0));
+        for _ in 1..self.threads.min(later.len() + 1) {
+            let (later, next) = (later.clone(), next.clone());
+            self.spawn(move |engine| {
+                while let Some(extent) = later.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    engine.make(extent.clone(), spans_tiles);
+                }
+            });
+        }
+    }
+
+    /// Makes what `extent` needs, unless somebody does. What goes wrong is told to whoever reads it.
+    fn make(self: &Arc<Self>, mut extent: Extent, spans_tiles: bool) {
+        while let Ok(Resolved::Part(_, Some(rest))) = self.resolve(&extent, true, spans_tiles) {
+            extent = rest;
+        }
     }
 
     /// Goes on with a read that waited for `block`.
@@ -141,7 +150,7 @@ impl Engine {
         }
     }
 
-    fn resolve(self: &Arc<Self>, extent: &Extent, may_work: bool, sequential: bool) -> Result<Resolved, ReadError> {
+    fn resolve(self: &Arc<Self>, extent: &Extent, may_work: bool, spans_tiles: bool) -> Result<Resolved, ReadError> {
         match extent {
             Extent::Literal(bytes, range) => Ok(Resolved::Part(Part::Literal(bytes.clone(), range.clone()), None)),
             Extent::Stored { file, bytes } if may_work => {
@@ -149,86 +158,138 @@ impl Engine {
                 Ok(Resolved::Part(Part::Owned(part), None))
             }
             Extent::Stored { .. } => Ok(Resolved::Later),
-            Extent::Array { tile, array, bytes } => self.resolve_array(*tile, *array, bytes, may_work, sequential),
-            Extent::Column { tile, column, .. } => Ok(match self.column_block(*tile, *column, may_work)? {
-                super::chunk::Found::Block(block) => {
-                    let (part, rest) = self.cut(extent, block)?;
-                    Resolved::Part(part, rest)
-                }
-                super::chunk::Found::Busy(pending) => Resolved::Wait(pending),
-                super::chunk::Found::Later => Resolved::Later,
-            }),
+            Extent::Array { tile, .. } | Extent::RowStarts { tile, .. }
+                if spans_tiles && self.may_span(*tile, may_work)?.is_none() =>
+            {
+                Ok(Resolved::Later)
+            }
+            Extent::Array {
+                tile,
+                elements: Elements::Indptr,
+                bytes,
+            } => self.resolve_indptr(*tile, bytes, may_work),
+            Extent::Array { tile, elements, bytes } => self.resolve_array(*tile, *elements, bytes, may_work),
+            Extent::RowStarts { tile, width, bytes } => self.resolve_row_starts(*tile, *width, bytes, may_work),
+            Extent::Rows { tile, rows, .. } => {
+                let found = self.rows_block(*tile, rows.kept(), may_work)?;
+                self.resolved(extent, found)
+            }
         }
+    }
+
+    /// What was found of the first chunk or the rows of `extent`.
+    fn resolved(self: &Arc<Self>, extent: &Extent, found: Found) -> Result<Resolved, ReadError> {
+        Ok(match found {
+            Found::Block(block) => {
+                let (part, rest) = self.cut(extent, block)?;
+                Resolved::Part(part, rest)
+            }
+            Found::Busy(pending) => Resolved::Wait(pending),
+            Found::Later => Resolved::Later,
+        })
     }
 
     fn resolve_array(
         self: &Arc<Self>,
         tile: TileId,
-        array: Array,
+        elements: Elements,
         bytes: &Range<u64>,
         may_work: bool,
-        sequential: bool,
     ) -> Result<Resolved, ReadError> {
-        if let Some(whole) = self.whole_block(tile, array) {
-            return Ok(Resolved::Part(
-                Part::Block(whole, bytes.start as usize..bytes.end as usize),
-                None,
-            ));
+        let array = elements.array();
+        if let Some((whole, start)) = self.whole_block(tile, array) {
+            let range = start + bytes.start as usize..start + bytes.end as usize;
+            return Ok(Resolved::Part(converted(elements, whole, range, start), None));
         }
+        let opened = match self.view.dataset().opened(tile) {
+            Some(opened) => opened,
+            None if !may_work => return Ok(Resolved::Later),
+            None => self.tile(tile)?,
+        };
+        let Some(chunk) = opened.layout().chunk_of_nonzero(bytes.start / 4) else {
+            return Ok(Resolved::Part(Part::Owned(Vec::new()), None));
+        };
+        let found = self.chunk_block(&opened, array, chunk, may_work)?;
+        let bytes = bytes.clone();
+        self.resolved(&Extent::Array { tile, elements, bytes }, found)
+    }
+
+    fn resolve_indptr(
+        self: &Arc<Self>,
+        tile: TileId,
+        bytes: &Range<u64>,
+        may_work: bool,
+    ) -> Result<Resolved, ReadError> {
+        let opened = self.view.dataset().opened(tile);
+        if !may_work && !opened.is_some_and(|tile| tile.is_verified()) {
+            return Ok(Resolved::Later);
+        }
+        let opened = self.tile(tile)?;
+        self.verify(&opened)?;
+        Ok(Resolved::Part(
+            Part::Owned(indptr_bytes(opened.indptr(), bytes, 8, 0)),
+            None,
+        ))
+    }
+
+    /// The indptr of a tile as part of that of the whole matrix.
+    ///
+    /// It costs reading the tile's indptr and nothing more: see [`crate::dataset::Dataset::row_starts`].
+    fn resolve_row_starts(
+        self: &Arc<Self>,
+        tile: TileId,
+        width: u64,
+        bytes: &Range<u64>,
+        may_work: bool,
+    ) -> Result<Resolved, ReadError> {
         let dataset = self.view.dataset();
         let opened = match dataset.opened(tile) {
             Some(opened) => opened,
             None if !may_work => return Ok(Resolved::Later),
             None => self.tile(tile)?,
         };
-        if array == Array::Indptr {
-            if !opened.is_verified() {
-                if !may_work {
-                    return Ok(Resolved::Later);
-                }
-                self.verify(&opened)?;
-            }
-            return Ok(Resolved::Part(Part::Owned(indptr_bytes(&opened, bytes.clone())), None));
-        }
-        let Some(chunk) = opened.layout().chunk_of_nonzero(bytes.start / 4) else {
-            return Ok(Resolved::Part(Part::Owned(Vec::new()), None));
-        };
-        let found = self.chunk_block(&opened, array, chunk, may_work)?;
-        if sequential {
-            self.prefetch(&opened, array, chunk, bytes.start / 4);
-        }
-        Ok(match found {
-            super::chunk::Found::Block(block) => {
-                let (part, rest) = cut_array(&opened, tile, array, chunk, bytes, block);
-                Resolved::Part(part, rest)
-            }
-            super::chunk::Found::Busy(pending) => Resolved::Wait(pending),
-            super::chunk::Found::Later => Resolved::Later,
-        })
+        let starts = dataset.row_starts(&opened);
+        let before = dataset.manifest().nnz_before(tile) as i64;
+        let bytes = indptr_bytes(starts, bytes, width, before);
+        Ok(Resolved::Part(Part::Owned(bytes), None))
     }
 
     /// The first bytes of `extent`, which are in `block`, and what is left of it.
     fn cut(self: &Arc<Self>, extent: &Extent, block: Arc<Block>) -> Result<(Part, Option<Extent>), ReadError> {
         match extent {
-            Extent::Array { tile, array, bytes } => {
+            Extent::Array { tile, elements, bytes } => {
                 let opened = self.tile(*tile)?;
                 let chunk = opened
                     .layout()
                     .chunk_of_nonzero(bytes.start / 4)
                     .ok_or(ReadError::Abandoned)?;
-                Ok(cut_array(&opened, *tile, *array, chunk, bytes, block))
+                Ok(cut_array(&opened, *elements, chunk, bytes, block))
             }
-            Extent::Column { tile, bytes, .. } => {
-                let range = bytes.start as usize..bytes.end as usize;
-                // The size that was promised is that of the layout; a message of another size is a fault of the file.
-                if block.len() < range.end {
-                    let name = format!("the shard of tile {tile}");
-                    return Err(self.tell(DatasetError::Changed { name }));
-                }
-                Ok((Part::Block(block, range), None))
+            Extent::Rows { tile, rows, bytes } => Ok((self.cut_rows(*tile, *rows, bytes, block)?, None)),
+            Extent::Literal(..) | Extent::RowStarts { .. } | Extent::Stored { .. } => {
+                unreachable!("these are not kept in blocks")
             }
-            Extent::Literal(..) | Extent::Stored { .. } => unreachable!("these are not kept in blocks"),
         }
+    }
+
+    fn cut_rows(&self, tile: TileId, rows: Rows, bytes: &Range<u64>, block: Arc<Block>) -> Result<Part, ReadError> {
+        let made = self
+            .view
+            .cut(rows, &block, bytes.clone())
+            .map_err(|error| self.tell(self.bad_rows(tile, rows, &error)))?;
+        let part = match made {
+            Some(made) => Part::Owned(made),
+            None => {
+                let range = bytes.start as usize..bytes.end as usize;
+                Part::Block(block.clone(), range.start.min(block.len())..range.end.min(block.len()))
+            }
+        };
+        // The size that was promised is that of the layout; rows of another size are a fault of the file.
+        if (part.bytes().len() as u64) < bytes.end - bytes.start {
+            let name = format!("the shard of tile {tile}");
+            return Err(self.tell(DatasetError::Changed { name }));
+        }
+        Ok(part)
     }
 
     /// The tile, opened; logs what is wrong with it.
@@ -278,8 +339,8 @@ impl Gather {
             [] => (self.done)(Ok(&[])),
             [part] => (self.done)(Ok(part.bytes())),
             parts => {
-                let bytes: Vec<u8> = parts.iter().flat_map(|part| part.bytes()).copied().collect();
-                (self.done)(Ok(&bytes));
+                let parts: Vec<&[u8]> = parts.iter().map(Part::bytes).collect();
+                (self.done)(Ok(&parts.concat()));
             }
         }
     }
@@ -287,8 +348,7 @@ impl Gather {
 
 fn cut_array(
     opened: &Tile,
-    tile: TileId,
-    array: Array,
+    elements: Elements,
     chunk: usize,
     bytes: &Range<u64>,
     block: Arc<Block>,
@@ -296,22 +356,39 @@ fn cut_array(
     let nonzeros = &opened.layout().chunks[chunk].nonzeros;
     let end = bytes.end.min(nonzeros.end * 4);
     let start = nonzeros.start * 4;
-    let part = Part::Block(block, (bytes.start - start) as usize..(end - start) as usize);
+    let range = (bytes.start - start) as usize..(end - start) as usize;
     let rest = (end < bytes.end).then_some(Extent::Array {
-        tile,
-        array,
+        tile: opened.layout().spec.id,
+        elements,
         bytes: end..bytes.end,
     });
-    (part, rest)
+    (converted(elements, block, range, 0), rest)
 }
 
-/// Bytes of the indptr as they are in its file.
-fn indptr_bytes(tile: &Tile, bytes: Range<u64>) -> Vec<u8> {
-    let entries = (bytes.start / 8) as usize..bytes.end.div_ceil(8) as usize;
-    let skip = (bytes.start % 8) as usize;
-    let whole: Vec<u8> = tile.indptr()[entries]
-        .iter()
-        .flat_map(|entry| entry.to_le_bytes())
-        .collect();
-    whole[skip..skip + (bytes.end - bytes.start) as usize].to_vec()
+/// Bytes of an array as it is decoded, as those of `elements`. The array starts at `start` of the block.
+fn converted(elements: Elements, block: Arc<Block>, range: Range<usize>, start: usize) -> Part {
+    if elements != Elements::Floats {
+        return Part::Block(block, range);
+    }
+    // Whole entries, whatever bytes of them are wanted.
+    let first = range.start - (range.start - start) % 4;
+    let last = start + (range.end - start).next_multiple_of(4);
+    let mut floats = block[first..last].to_vec();
+    ints_to_floats(&mut floats);
+    floats.truncate(range.end - first);
+    floats.drain(..range.start - first);
+    Part::Owned(floats)
+}
+
+/// Bytes of the indptr as they are in a file that has `width` bytes for an entry, with `before` added to each entry.
+fn indptr_bytes(starts: &[i64], bytes: &Range<u64>, width: u64, before: i64) -> Vec<u8> {
+    let entries = (bytes.start / width) as usize..bytes.end.div_ceil(width) as usize;
+    let skip = (bytes.start % width) as usize;
+    let mut whole = Vec::with_capacity(entries.len() * width as usize);
+    for entry in &starts[entries] {
+        whole.extend_from_slice(&(entry + before).to_le_bytes()[..width as usize]);
+    }
+    whole.truncate(skip + (bytes.end - bytes.start) as usize);
+    whole.drain(..skip);
+    whole
 }

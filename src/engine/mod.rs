@@ -5,9 +5,13 @@
 //! decode.
 
 mod chunk;
-mod column;
 mod gather;
+mod key;
+mod needs;
+mod read_ahead;
 mod report;
+mod rows;
+mod spanning;
 mod stats;
 mod whole;
 
@@ -18,13 +22,13 @@ use std::sync::atomic::AtomicU64;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use thiserror::Error;
 
-pub use gather::Cursor;
+pub use key::{Key, Pin};
 pub use stats::{OpenMode, Stats};
 
 use crate::cache::tmpfs::PrivateTmpfs;
-use crate::cache::{Cache, Failure};
+use crate::cache::{Cache, Failure, Spares};
 use crate::dataset::DatasetError;
-use crate::view::{Node, Size, View};
+use crate::view::{View, ViewError};
 
 /// Why bytes could not be had. What it says was logged; a reader gets an I/O error.
 #[derive(Debug, Clone, Error)]
@@ -32,6 +36,9 @@ pub enum ReadError {
     /// The dataset is at fault.
     #[error("{0}")]
     Dataset(Arc<DatasetError>),
+    /// There cannot be such a file.
+    #[error("{0}")]
+    View(Arc<ViewError>),
     /// The thread that made the bytes died.
     #[error("decoding was abandoned")]
     Abandoned,
@@ -62,18 +69,23 @@ pub struct Options {
     pub threads: usize,
     /// Where files for the kernel to serve are made; without it every byte goes through read requests.
     pub tmpfs: Option<PrivateTmpfs>,
+    /// Whether a tile that is kept more closely than the first must not be read through a file that spans all.
+    pub guard_tiles: bool,
 }
 
 /// The engine of one mount.
 pub struct Engine {
     view: View,
-    cache: Arc<Cache>,
+    cache: Arc<Cache<Key>>,
     pool: ThreadPool,
     threads: usize,
     tmpfs: Option<PrivateTmpfs>,
     stats: Stats,
     report: report::Report,
-    texts: column::TextSizes,
+    waiting: needs::Waiting,
+    readers: read_ahead::Readers,
+    spares: Arc<Spares>,
+    spanning: Option<spanning::Spanning>,
     /// Bytes of files that are being filled.
     filling: AtomicU64,
 }
@@ -84,6 +96,7 @@ impl Engine {
     /// # Errors
     /// When threads cannot be started.
     pub fn new(view: View, options: Options) -> io::Result<Arc<Self>> {
+        let spanning = options.guard_tiles.then(spanning::Spanning::default);
         let threads = options.threads.max(1);
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads)
@@ -100,7 +113,10 @@ impl Engine {
             tmpfs: options.tmpfs,
             stats: Stats::default(),
             report: report::Report::default(),
-            texts: column::TextSizes::default(),
+            waiting: needs::Waiting::default(),
+            readers: read_ahead::Readers::default(),
+            spares: Arc::default(),
+            spanning,
             filling: AtomicU64::new(0),
         }))
     }
@@ -116,7 +132,7 @@ impl Engine {
     }
 
     /// The decoded blocks.
-    pub fn cache(&self) -> &Cache {
+    pub fn cache(&self) -> &Cache<Key> {
         &self.cache
     }
 
@@ -130,15 +146,9 @@ impl Engine {
         self.tmpfs.is_some()
     }
 
-    /// The size of a file in bytes. Reads a string column the first time it is asked for one.
-    ///
-    /// # Errors
-    /// `done` gets one when that column cannot be read.
-    pub fn size(self: &Arc<Self>, node: Node, done: impl FnOnce(Result<u64, ReadError>) + Send + 'static) {
-        match self.view.size(node) {
-            Size::Known(bytes) => done(Ok(bytes)),
-            Size::OfText => self.text_size(node, Box::new(done)),
-        }
+    /// Whether a tile that is kept more closely than the first is not read through a file that spans all.
+    pub fn guards_tiles(&self) -> bool {
+        self.spanning.is_some()
     }
 
     /// Runs `work` on the decode pool.

@@ -1,9 +1,8 @@
 //! Says once what is wrong with a file, however often it is read.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
-
-use crate::dataset::DatasetError;
 
 /// How many different faults are remembered; past that the oldest memory is given up, not the new message.
 const REMEMBERED: usize = 10_000;
@@ -16,7 +15,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Logs `error`, unless that was done before.
-    pub(super) fn tell(&self, error: &DatasetError) {
+    pub(super) fn tell(&self, error: &dyn Display) {
         let message = error.to_string();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= REMEMBERED {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::Key;
 use crate::cache::Cache;
 use crate::view::STATS_BYTES;
 
@@ -99,7 +100,7 @@ impl Stats {
     }
 
     /// One JSON object and a newline, with blanks before the newline so that its size never changes.
-    pub(super) fn to_json(&self, cache: &Cache) -> Vec<u8> {
+    pub(super) fn to_json(&self, cache: &Cache<Key>) -> Vec<u8> {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = cache.counters();
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,16 +1,17 @@
-//! Whole arrays of a tile in files of the private tmpfs, for the kernel to serve by itself.
+//! Whole files of a tile in files of the private tmpfs, for the kernel to serve by itself.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::chunk::decode_into;
-use super::{Engine, ReadError};
+use super::{Engine, Key, Pin, ReadError};
 use crate::cache::mapping::{Window, map_finished};
-use crate::cache::{Block, Failure, Key, Lookup, Outcome, Pin, Reservation, Ticket};
+use crate::cache::{Block, Failure, Lookup, Outcome, Reservation, Ticket};
 use crate::dataset::{Array, DatasetError, Tile};
 use crate::format::TileId;
 use crate::store::StoreError;
+use crate::view::{ArrayFile, Elements, Form};
 
 /// Of the budget, this much at most stays free of open files, so that reads through FUSE have where to decode to.
 const LEAST_FOR_READS: u64 = 256 << 20;
@@ -19,34 +20,53 @@ const PAGE: u64 = 4096;
 
 /// What becomes of the file: `None` when there is no room for it.
 type Done = Box<dyn FnOnce(Result<Option<Pin>, ReadError>) + Send>;
-
 /// Hands the outcome to whoever asked first.
 type Deliver = Box<dyn FnOnce(Outcome) + Send>;
 
 impl Engine {
-    /// A whole array in a file, decoded now if it is not there. `done` gets `None` when files that are open fill the
-    /// budget; then the array can be read all the same, chunk by chunk.
+    /// A whole file of a tile in a file, decoded now if it is not there. `done` gets `None` when files that are open fill
+    /// the budget; then it can be read all the same, chunk by chunk.
+    ///
+    /// `process` is who opens it: one that opens one tile after another finds the next one made.
     pub fn whole(
         self: &Arc<Self>,
         tile: TileId,
-        array: Array,
+        file: ArrayFile,
+        process: u32,
         done: impl FnOnce(Result<Option<Pin>, ReadError>) + Send + 'static,
     ) {
-        let key = Key::Whole { tile, array };
+        let key = Key::Whole { tile, file };
         if let Some(block) = self.cache.get(key) {
-            return done(Ok(Some(self.cache.pin(key, block))));
+            done(Ok(Some(self.cache.pin(key, block))));
+            return self.note_open(process, tile, file);
         }
-        self.spawn(move |engine| engine.make_whole(key, tile, array, Box::new(done)));
+        let engine = self.clone();
+        let done = move |made| {
+            done(made);
+            // The next one must not take processors from this one.
+            engine.note_open(process, tile, file);
+        };
+        self.spawn(move |engine| engine.make_whole(tile, file, Box::new(done)));
     }
 
-    /// The whole array if it is there.
-    pub(super) fn whole_block(&self, tile: TileId, array: Array) -> Option<Arc<Block>> {
-        self.tmpfs
-            .as_ref()
-            .and_then(|_| self.cache.get(Key::Whole { tile, array }))
+    /// A file of a tile that has the array as decoded, and where in the file the array starts.
+    pub(super) fn whole_block(&self, tile: TileId, array: Array) -> Option<(Arc<Block>, usize)> {
+        self.tmpfs.as_ref()?;
+        let elements = match array {
+            Array::Indptr => Elements::Indptr,
+            Array::Indices => Elements::Indices,
+            Array::Data => Elements::Counts,
+        };
+        [Form::Raw, Form::Npy].into_iter().find_map(|form| {
+            let file = ArrayFile { elements, form };
+            let block = self.cache.get(Key::Whole { tile, file })?;
+            let manifest = self.view.dataset().manifest();
+            Some((block, file.header(file.entries_of_tile(manifest, tile)).len()))
+        })
     }
 
-    fn make_whole(self: &Arc<Self>, key: Key, tile: TileId, array: Array, done: Done) {
+    pub(super) fn make_whole(self: &Arc<Self>, tile: TileId, file: ArrayFile, done: Done) {
+        let key = Key::Whole { tile, file };
         let engine = self.clone();
         let deliver = move |outcome: Outcome| match outcome {
             Ok(block) => done(Ok(Some(engine.cache.pin(key, block)))),
@@ -64,13 +84,14 @@ impl Engine {
                         return deliver(ticket.finish(Err(Failure::Failed(Arc::new(error)))));
                     }
                 };
-                self.fill(tile, array, ticket, Box::new(deliver));
+                self.fill(tile, file, ticket, Box::new(deliver));
             }
         }
     }
 
-    fn fill(self: &Arc<Self>, tile: Arc<Tile>, array: Array, ticket: Ticket, deliver: Deliver) {
-        let bytes = array.bytes(&tile.layout().spec);
+    fn fill(self: &Arc<Self>, tile: Arc<Tile>, kind: ArrayFile, ticket: Ticket<Key>, deliver: Deliver) {
+        let entries = kind.elements.array().entries(&tile.layout().spec);
+        let bytes = kind.bytes(entries);
         let (file, reservation) = match self.make_room(&tile, bytes, &ticket) {
             Ok(Some(made)) => made,
             Ok(None) => return deliver(ticket.finish(Err(Failure::NoRoom))),
@@ -79,7 +100,7 @@ impl Engine {
                 return deliver(ticket.finish(Err(Failure::Failed(Arc::new(error)))));
             }
         };
-        let chunks = if array == Array::Indptr {
+        let chunks = if kind.elements == Elements::Indptr {
             1
         } else {
             tile.layout().chunks.len()
@@ -87,7 +108,8 @@ impl Engine {
         let workers = self.threads.min(chunks.max(1));
         let fill = Arc::new(Fill {
             tile,
-            array,
+            kind,
+            header: kind.header(entries),
             bytes,
             file,
             next: AtomicUsize::new(0),
@@ -103,7 +125,12 @@ impl Engine {
     }
 
     /// A file of `bytes` bytes with its memory, unless open files fill the budget.
-    fn make_room(&self, tile: &Tile, bytes: u64, ticket: &Ticket) -> Result<Option<(File, Reservation)>, DatasetError> {
+    fn make_room(
+        &self,
+        tile: &Tile,
+        bytes: u64,
+        ticket: &Ticket<Key>,
+    ) -> Result<Option<(File, Reservation)>, DatasetError> {
         let Some(tmpfs) = &self.tmpfs else { return Ok(None) };
         let limit = self.cache.limit();
         let for_files = limit - (limit / 2).min(LEAST_FOR_READS.max(limit / 8));
@@ -132,12 +159,13 @@ impl Engine {
 }
 
 /// What there is to do when it is full.
-type End = (Ticket, Reservation, Deliver);
+type End = (Ticket<Key>, Reservation, Deliver);
 
 /// A file being filled, by every thread that takes part.
 struct Fill {
     tile: Arc<Tile>,
-    array: Array,
+    kind: ArrayFile,
+    header: Vec<u8>,
     bytes: u64,
     file: File,
     next: AtomicUsize,
@@ -173,17 +201,12 @@ impl Fill {
 
     fn work(&self, engine: &Arc<Engine>) -> Result<(), DatasetError> {
         engine.view.dataset().verify(&self.tile)?;
-        if self.array == Array::Indptr {
-            let bytes: Vec<u8> = self
-                .tile
-                .indptr()
-                .iter()
-                .flat_map(|entry| entry.to_le_bytes())
-                .collect();
-            return self.write(0, bytes.len(), |out| {
-                out.copy_from_slice(&bytes);
-                Ok(())
-            });
+        let array = self.kind.elements.array();
+        let start = self.header.len() as u64;
+        if array == Array::Indptr {
+            let entries = self.tile.indptr().iter().flat_map(|entry| entry.to_le_bytes());
+            let bytes: Vec<u8> = self.header.iter().copied().chain(entries).collect();
+            return self.copy(&bytes);
         }
         let id = self.tile.layout().spec.id;
         while self.failed.get().is_none() {
@@ -193,22 +216,32 @@ impl Fill {
             let length = chunk.nnz() as usize * 4;
             let key = Key::Chunk {
                 tile: id,
-                array: self.array,
+                array,
                 chunk: chunk.index,
             };
             let decoded = engine.cache.peek(key);
-            self.write(chunk.nonzeros.start * 4, length, |out| match decoded {
-                Some(block) => {
-                    out.copy_from_slice(&block);
-                    Ok(())
+            self.write(start + chunk.nonzeros.start * 4, length, |out| {
+                match decoded {
+                    Some(block) => out.copy_from_slice(&block),
+                    None => {
+                        engine.stats.count_chunk(length as u64);
+                        decode_into(&self.tile, array, chunk.index, out)?;
+                    }
                 }
-                None => {
-                    engine.stats.count_chunk(length as u64);
-                    decode_into(&self.tile, self.array, chunk.index, out)
+                if self.kind.elements == Elements::Floats {
+                    ints_to_floats(out);
                 }
+                Ok(())
             })?;
         }
         Ok(())
+    }
+
+    fn copy(&self, bytes: &[u8]) -> Result<(), DatasetError> {
+        self.write(0, bytes.len(), |out| {
+            out.copy_from_slice(bytes);
+            Ok(())
+        })
     }
 
     fn write(
@@ -232,8 +265,12 @@ impl Fill {
         else {
             return;
         };
+        let headed = || match self.kind.elements {
+            Elements::Indptr => Ok(()),
+            Elements::Indices | Elements::Counts | Elements::Floats => self.copy(&self.header),
+        };
         let block = match self.failed.get() {
-            None => self.block(reservation).map_err(Arc::new),
+            None => headed().and_then(|()| self.block(reservation)).map_err(Arc::new),
             Some(error) => Err(error.clone()),
         };
         let outcome = ticket.finish(block.map_err(|error| {
@@ -243,15 +280,23 @@ impl Fill {
             Failure::Failed(error)
         }));
         if outcome.is_ok() {
-            let (tile, array) = (self.tile.layout().spec.id, self.array);
-            let chunks = 0..self.tile.layout().chunks.len();
-            engine
-                .cache
-                .discard(chunks.map(|chunk| Key::Chunk { tile, array, chunk }));
+            self.discard_chunks(engine);
         }
         deliver(outcome);
         let rounded = self.bytes.next_multiple_of(PAGE);
         engine.filling.fetch_sub(rounded, Ordering::AcqRel);
+    }
+
+    /// Forgets chunks that are in the file as well.
+    fn discard_chunks(&self, engine: &Arc<Engine>) {
+        if self.kind.elements == Elements::Floats {
+            return;
+        }
+        let (tile, array) = (self.tile.layout().spec.id, self.kind.elements.array());
+        let chunks = 0..self.tile.layout().chunks.len();
+        engine
+            .cache
+            .discard(chunks.map(|chunk| Key::Chunk { tile, array, chunk }));
     }
 
     fn block(&self, reservation: Reservation) -> Result<Block, DatasetError> {
@@ -266,5 +311,12 @@ impl Fill {
             Some(map_finished(&file).map_err(failed)?)
         };
         Ok(Block::from_file(file, map, reservation))
+    }
+}
+
+/// Makes float32 of int32, in place.
+pub(super) fn ints_to_floats(bytes: &mut [u8]) {
+    for entry in bytes.as_chunks_mut::<4>().0 {
+        *entry = (i32::from_le_bytes(*entry) as f32).to_le_bytes();
     }
 }

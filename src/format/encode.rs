@@ -267,6 +267,29 @@ pub struct EncodedChunk {
     gap_exceptions: Exceptions,
 }
 
+impl EncodedChunk {
+    /// Its cells.
+    pub fn n_cells(&self) -> u64 {
+        self.cells.end - self.cells.start
+    }
+
+    /// Its nonzeros.
+    pub fn nnz(&self) -> u64 {
+        self.nonzeros.end - self.nonzeros.start
+    }
+
+    /// Bytes of its frames.
+    pub fn bytes(&self) -> u64 {
+        let frames = [
+            &self.gaps,
+            &self.values,
+            &self.value_exceptions.frame,
+            &self.gap_exceptions.frame,
+        ];
+        frames.iter().map(|frame| frame.len() as u64).sum()
+    }
+}
+
 /// The exception frame of a stream, empty when there are none, and what messages say of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Exceptions {

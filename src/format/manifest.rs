@@ -139,6 +139,9 @@ pub fn shard_path(shard: usize) -> String {
     format!("obs/obs_{shard:04}.parquet")
 }
 
+/// Where the obs schema is.
+pub const SCHEMA_PATH: &str = "obs/schema.json";
+
 /// What the manifest says of obs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObsManifest {

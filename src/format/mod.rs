@@ -9,6 +9,7 @@ pub mod fingerprint;
 pub mod json;
 mod kernels;
 pub mod manifest;
+pub mod names;
 pub mod npy;
 pub mod obs;
 #[cfg(test)]

@@ -121,7 +121,7 @@ impl NodeAttributes {
         if let Some(attributes) = self.remembered(path) {
             return attributes;
         }
-        let said = store.attributes(path);
+        let said = store.shown(path);
         let mut known = self.known();
         let attributes = said.unwrap_or_else(|_| match known.get(path) {
             Some(&(_, last)) => last,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -17,14 +17,13 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::attributes::{BELIEVED, NodeAttributes, Ownership};
 use super::deadline::Deadlines;
+use super::errno;
 use super::open_files::{Next, OpenFiles, Opening, daemon_flags};
 use super::passthrough::Passthrough;
-use crate::cache::Pin;
-use crate::dataset::Array;
-use crate::engine::{Cursor, Engine, OpenMode, ReadError};
+use crate::engine::{Engine, OpenMode, Pin, ReadError};
 use crate::format::TileId;
 use crate::store::StoreError;
-use crate::view::Node;
+use crate::view::{ArrayFile, Node};
 
 /// Names and sizes never change, so the kernel may keep them.
 const NAMES_LAST: Duration = Duration::from_secs(24 * 3600);
@@ -64,7 +63,6 @@ pub struct Serve {
 /// An open file.
 struct Handle {
     node: Node,
-    cursor: Cursor,
     /// What the file said when it was opened, where that changes.
     snapshot: Option<Vec<u8>>,
 }
@@ -84,6 +82,8 @@ struct Shared {
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
     passthrough: Passthrough,
+    /// Whether files can be read past the kernel's memory and mapped all the same.
+    direct: AtomicBool,
 }
 
 impl DatasetFs {
@@ -118,6 +118,7 @@ impl DatasetFs {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             passthrough,
+            direct: AtomicBool::new(false),
             engine,
         };
         Ok(Self {
@@ -128,11 +129,6 @@ impl DatasetFs {
 
     fn node(&self, inode: INodeNo) -> Option<Node> {
         self.shared.engine.view().node(inode.0)
-    }
-
-    fn lookup_node(&self, parent: INodeNo, name: &OsStr) -> Option<Node> {
-        let view = self.shared.engine.view();
-        view.lookup(view.node(parent.0)?, name.to_str()?)
     }
 }
 
@@ -150,7 +146,7 @@ impl Shared {
                     .asking
                     .spawn(move || done(Ok(asker.attributes.of(asker.engine.view(), node, size))));
             }
-            Err(_) => done(Err(Errno::EIO)),
+            Err(error) => done(Err(errno(&error))),
         });
     }
 
@@ -164,8 +160,26 @@ impl Shared {
         FileHandle(id)
     }
 
-    fn open_array(self: &Arc<Self>, node: Node, tile: TileId, array: Array, opening: Opening) {
-        let inode = self.engine.view().inode(node);
+    /// How a file is opened whose reads come to the daemon.
+    ///
+    /// What is made of all tiles is kept decoded by the daemon and goes from there to the reader, copied once: keeping
+    /// it in the kernel's memory as well would take a second copy of both time and room. Only what is mapped is.
+    fn flags(&self, node: Node) -> FopenFlags {
+        let mut flags = daemon_flags();
+        if self.engine.view().spans_tiles(node) {
+            if self.direct.load(Ordering::Acquire) {
+                flags |= FopenFlags::FOPEN_DIRECT_IO;
+            }
+            // What the kernel remembers of a tile must not outlive the right to read the tile.
+            if self.engine.guards_tiles() {
+                flags &= !FopenFlags::FOPEN_KEEP_CACHE;
+            }
+        }
+        flags
+    }
+
+    fn open_array(self: &Arc<Self>, tile: TileId, file: ArrayFile, process: u32, opening: Opening) {
+        let inode = self.engine.view().inode(Node::TileArray(tile, file));
         match self.open_files.open(inode, opening) {
             Next::Wait => {}
             Next::Decide if self.passthrough.is_on() => {
@@ -174,7 +188,7 @@ impl Shared {
                     inode,
                     made: false,
                 };
-                self.engine.whole(tile, array, move |pin| decision.make(pin));
+                self.engine.whole(tile, file, process, move |pin| decision.make(pin));
             }
             Next::Decide => self.decided(inode, Ok(None)),
         }
@@ -223,6 +237,10 @@ impl Filesystem for DatasetFs {
         let _ = config.set_max_write(MAX_REQUEST);
         let _ = config.set_max_background(64);
         let _ = config.set_max_readahead(4 * MAX_REQUEST);
+        // Linux 6.6.
+        if config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok() {
+            self.shared.direct.store(true, Ordering::Release);
+        }
         if self.shared.engine.has_files()
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(1).is_ok()
@@ -234,17 +252,29 @@ impl Filesystem for DatasetFs {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         shielded(|| {
-            let Some(node) = self.lookup_node(parent, name) else {
-                // Inode 0 tells the kernel to remember that there is no such name.
-                return reply.entry(&NAMES_LAST, &ABSENT, Generation(0));
+            let Some(folder) = self.node(parent) else {
+                return reply.error(Errno::ENOENT);
             };
+            let (shared, name) = (self.shared.clone(), name.to_owned());
             let guarded = self.deadlines.guard(reply);
-            self.shared.with_attributes(node, move |attributes| {
-                let Some(reply) = guarded.take() else { return };
-                match attributes {
-                    Ok(attributes) => reply.entry_with_ttls(&BELIEVED, &NAMES_LAST, &attributes, Generation(0)),
-                    Err(errno) => reply.error(errno),
+            // Some folders must be laid out before anything is in them; then that is done now.
+            self.shared.engine.size(folder, move |ready| {
+                if ready.is_err() {
+                    return guarded.take().into_iter().for_each(|reply| reply.error(Errno::EIO));
                 }
+                let found = name.to_str().and_then(|name| shared.engine.view().lookup(folder, name));
+                let Some(node) = found else {
+                    // Inode 0 tells the kernel to remember that there is no such name.
+                    let absent = |reply: ReplyEntry| reply.entry(&NAMES_LAST, &ABSENT, Generation(0));
+                    return guarded.take().into_iter().for_each(absent);
+                };
+                shared.with_attributes(node, move |attributes| {
+                    let Some(reply) = guarded.take() else { return };
+                    match attributes {
+                        Ok(attributes) => reply.entry_with_ttls(&BELIEVED, &NAMES_LAST, &attributes, Generation(0)),
+                        Err(errno) => reply.error(errno),
+                    }
+                });
             });
         });
     }
@@ -265,7 +295,7 @@ impl Filesystem for DatasetFs {
         });
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         shielded(|| {
             let Some(node) = self.node(inode) else {
                 return reply.error(Errno::ENOENT);
@@ -276,14 +306,12 @@ impl Filesystem for DatasetFs {
             let engine = &self.shared.engine;
             let snapshot = (node == Node::Stats).then(|| engine.stats_json());
             let fresh = snapshot.is_some();
-            let handle = self.shared.add_handle(Handle {
-                node,
-                cursor: Cursor::default(),
-                snapshot,
-            });
-            if let Node::TileArray(tile, array) = node {
+            let handle = self.shared.add_handle(Handle { node, snapshot });
+            if let Node::TileArray(tile, file) = node {
                 let reply = self.deadlines.guard(reply);
-                return self.shared.open_array(node, tile, array, Opening { handle, reply });
+                return self
+                    .shared
+                    .open_array(tile, file, request.pid(), Opening { handle, reply });
             }
             engine.stats().count_open(OpenMode::Fuse);
             // What changes from open to open must not be answered from the kernel's memory of the last one.
@@ -292,7 +320,7 @@ impl Filesystem for DatasetFs {
                 if fresh {
                     FopenFlags::FOPEN_NOFLUSH
                 } else {
-                    daemon_flags()
+                    self.shared.flags(node)
                 },
             );
         });
@@ -324,19 +352,23 @@ impl Filesystem for DatasetFs {
             let shared = self.shared.clone();
             // The size of a text column was asked for before the file could be opened, so this answers at once.
             engine.size(handle.node, move |length| {
-                let Ok(length) = length else {
-                    return guarded.take().into_iter().for_each(|reply| reply.error(Errno::EIO));
+                let length = match length {
+                    Ok(length) => length,
+                    Err(error) => {
+                        let code = errno(&error);
+                        return guarded.take().into_iter().for_each(|reply| reply.error(code));
+                    }
                 };
                 let range = offset.min(length)..offset.saturating_add(size.into()).min(length);
                 let counted = shared.clone();
-                shared.engine.read(handle.node, range, &handle.cursor, move |bytes| {
+                shared.engine.read(handle.node, range, move |bytes| {
                     let Some(reply) = guarded.take() else { return };
                     match bytes {
                         Ok(bytes) => {
                             counted.engine.stats().count_read(bytes.len() as u64);
                             reply.data(bytes);
                         }
-                        Err(_) => reply.error(Errno::EIO),
+                        Err(error) => reply.error(errno(&error)),
                     }
                 });
             });
@@ -362,11 +394,23 @@ impl Filesystem for DatasetFs {
         });
     }
 
-    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(
-            FileHandle(0),
-            FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
-        );
+    fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        shielded(|| {
+            let Some(folder) = self.node(inode) else {
+                return reply.error(Errno::ENOENT);
+            };
+            let guarded = self.deadlines.guard(reply);
+            self.shared.engine.size(folder, move |ready| {
+                let Some(reply) = guarded.take() else { return };
+                match ready {
+                    Ok(_) => reply.opened(
+                        FileHandle(0),
+                        FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+                    ),
+                    Err(_) => reply.error(Errno::EIO),
+                }
+            });
+        });
     }
 
     fn readdir(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {

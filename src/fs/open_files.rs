@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fuser::{BackingId, FileHandle, FopenFlags, ReplyOpen};
 
 use super::deadline::Guarded;
-use crate::cache::Pin;
-use crate::engine::{Engine, OpenMode, ReadError};
+use super::errno;
+use crate::engine::{Engine, OpenMode, Pin, ReadError};
 
 /// An open that is to be answered.
 pub(super) struct Opening {
@@ -96,8 +96,8 @@ impl OpenFiles {
             // Of those whose time was up there is nobody left to answer.
             match (reply.take(), &decision) {
                 (Some(reply), Ok(_)) => waiting.push((handle, reply)),
-                (Some(reply), Err(_)) => {
-                    reply.error(fuser::Errno::EIO);
+                (Some(reply), Err(error)) => {
+                    reply.error(errno(error));
                     dropped.push(handle);
                 }
                 (None, _) => dropped.push(handle),

@@ -166,7 +166,7 @@ fn access_of(path: &Path, metadata: &Metadata) -> Access {
 }
 
 fn version_of(metadata: &Metadata) -> Version {
-    Version {
+    Version::File {
         device: metadata.dev(),
         inode: metadata.ino(),
         size: metadata.len(),

@@ -1,10 +1,17 @@
 //! Where a dataset's bytes are.
 //!
 //! A [`Store`] opens [`Object`]s by their path below the dataset's root (`tiles/tile_000000.dct`). It knows nothing
-//! of what is in them. Today there is one kind of store, a [`Directory`].
+//! of what is in them. There are two kinds of stores, a [`Directory`] of this machine and a [`Bucket`] of an object store;
+//! which of them a text names is a [`Location`].
 
 mod access;
+mod aws_profile;
+mod bucket;
+mod connect;
 mod directory;
+mod disk_cache;
+mod location;
+pub(crate) mod trust;
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +20,13 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 pub use access::Access;
+pub use aws_profile::ProfileError;
+pub use bucket::{Bucket, Limits};
+pub use connect::{ConnectError, Connection, connect};
 pub use directory::{Directory, Links};
+pub use disk_cache::{DiskCache, DiskCacheError};
+pub use location::{Location, LocationError};
+pub use trust::Distrust;
 
 /// Something in the store could not be opened or read.
 #[derive(Debug, Error)]
@@ -27,15 +40,25 @@ pub struct StoreError {
 
 /// What tells one state of an object from another: equal versions mean equal bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Version {
-    /// Which file this is on its device.
-    pub device: u64,
-    /// Which file this is on its device.
-    pub inode: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Last modification, in nanoseconds since the epoch.
-    pub modified: i128,
+pub enum Version {
+    /// Of a file of this machine.
+    File {
+        /// Where the file is.
+        device: u64,
+        /// Which file this is on its device.
+        inode: u64,
+        /// Size in bytes.
+        size: u64,
+        /// Last modification, in nanoseconds since the epoch.
+        modified: i128,
+    },
+    /// Of an object of a server.
+    Object {
+        /// Size in bytes.
+        size: u64,
+        /// A hash of what the server calls this state.
+        tag: [u8; 16],
+    },
 }
 
 /// What `stat` shows of an object.
@@ -90,6 +113,36 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// When it is not there or may not be looked at.
     fn attributes(&self, path: &str) -> Result<Attributes, StoreError>;
+
+    /// Opens an object that will be read from one end to the other, and more than once: a store that fetches may do so
+    /// with one request, unless the object has more than `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; and where all of it would be fetched, when it is larger.
+    fn open_whole(&self, path: &str, _limit: u64) -> Result<Arc<dyn Object>, StoreError> {
+        self.open(path)
+    }
+
+    /// The same as [`Self::attributes`] as far as it is known without asking a server, so that `stat` never waits for one.
+    ///
+    /// # Errors
+    /// As [`Self::attributes`].
+    fn shown(&self, path: &str) -> Result<Attributes, StoreError> {
+        self.attributes(path)
+    }
+
+    /// Keeps nothing that was fetched of an object, because it turned out to be wrong.
+    fn forget(&self, _path: &str) {}
+
+    /// How many requests to a server may be on their way at the same time; 0 where there is none.
+    fn requests_at_once(&self) -> usize {
+        0
+    }
+
+    /// Whether every read is a request to a server.
+    fn is_remote(&self) -> bool {
+        self.requests_at_once() > 0
+    }
 }
 
 /// Reads a small object whole.
@@ -97,7 +150,7 @@ pub trait Store: Send + Sync {
 /// # Errors
 /// When it cannot be opened or read, or is larger than `limit` bytes.
 pub fn read_whole(store: &dyn Store, path: &str, limit: u64) -> Result<Vec<u8>, StoreError> {
-    let object = store.open(path)?;
+    let object = store.open_whole(path, limit)?;
     let failed = |source| StoreError {
         name: object.name(),
         source,

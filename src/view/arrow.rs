@@ -115,6 +115,16 @@ impl Tiling {
         self.n_cells.div_ceil(self.tile_size)
     }
 
+    /// Cells before tile `tile`; all of them from the number of tiles on.
+    pub(super) fn cells_before(self, tile: u64) -> u64 {
+        tile.saturating_mul(self.tile_size).min(self.n_cells)
+    }
+
+    /// The tile that starts at cell `cell`, where one does; the number of tiles for the number of cells.
+    pub(super) fn tile_at(self, cell: u64) -> u64 {
+        cell.div_ceil(self.tile_size)
+    }
+
     fn last_cells(self) -> u64 {
         self.n_cells - self.n_tiles().saturating_sub(1) * self.tile_size
     }
@@ -372,7 +382,8 @@ fn bitmap(bits: &BooleanBuffer) -> Vec<u8> {
     bytes
 }
 
-fn fixed_values(array: &ArrayRef, width: usize) -> &[u8] {
+/// The values of a numeric array of `width` bytes each, whatever is where they are missing.
+pub(super) fn fixed_values(array: &ArrayRef, width: usize) -> &[u8] {
     use arrow::array::AsArray;
     use arrow::datatypes::*;
     macro_rules! bytes {

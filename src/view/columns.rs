@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::Extent;
+use super::anndata::ColumnFacts;
 use super::arrow::{self, BatchLayout, FileLayout, LayoutError, Tiling};
-use super::names::column_file_name;
+use super::{Extent, Rows};
 use crate::format::TileId;
 use crate::format::manifest::Manifest;
+use crate::format::names::column_file_name;
 use crate::format::obs::{ColumnKind, ObsColumn, ObsSchema};
 
 /// One obs column as files.
@@ -18,16 +19,12 @@ pub struct ColumnFiles {
     tiling: Tiling,
     text: Option<Text>,
     all: OnceLock<FileLayout>,
+    facts: OnceLock<ColumnFacts>,
 }
 
-/// What is known of a string column, which is nothing until it was read.
+/// Bytes of text of tiles of a string column that were read by themselves.
 #[derive(Default)]
-struct Text {
-    /// Bytes of text of tiles that were read by themselves.
-    tiles: Mutex<HashMap<TileId, u64>>,
-    /// Bytes of text of every tile.
-    all: OnceLock<Vec<u64>>,
-}
+struct Text(Mutex<HashMap<TileId, u64>>);
 
 impl ColumnFiles {
     /// The files of every column of `schema`.
@@ -52,6 +49,7 @@ impl ColumnFiles {
             tiling,
             text,
             all,
+            facts: OnceLock::new(),
         })
     }
 
@@ -73,7 +71,7 @@ impl ColumnFiles {
     /// Takes note of how many bytes of text a tile's rows have. A size that was told once stays.
     pub fn learn_tile(&self, tile: TileId, bytes: u64) {
         if let Some(text) = &self.text {
-            text.tiles
+            text.0
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .entry(tile)
@@ -81,18 +79,29 @@ impl ColumnFiles {
         }
     }
 
-    /// Takes note of how many bytes of text each tile's rows have.
+    /// Takes note of what is in the column.
     ///
     /// # Errors
     /// When the file of all cells would be too large to address.
-    pub fn learn_all(&self, bytes: Vec<u64>) -> Result<(), LayoutError> {
-        let layout = FileLayout::all_tiles(self.batch.clone(), self.tiling, &[&bytes])?;
-        let _ = self.all.set(layout);
+    pub fn learn_all(&self, facts: ColumnFacts) -> Result<(), LayoutError> {
         if let Some(text) = &self.text {
-            let _ = text.all.set(bytes);
-            text.tiles.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            let layout = FileLayout::all_tiles(self.batch.clone(), self.tiling, &[&facts.text_bytes])?;
+            let _ = self.all.set(layout);
+            text.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
+        let _ = self.facts.set(facts);
         Ok(())
+    }
+
+    /// What is in the column, if that is known.
+    pub(super) fn facts(&self) -> Option<&ColumnFacts> {
+        self.facts.get()
+    }
+
+    /// How many bytes of text each tile has, if this is text and that is known.
+    pub(super) fn text_of_tiles(&self) -> Option<&[u64]> {
+        self.text.as_ref()?;
+        Some(&self.facts.get()?.text_bytes)
     }
 
     /// The layout of the file of all cells, if its size is known.
@@ -104,38 +113,28 @@ impl ColumnFiles {
     pub(super) fn of_tile(&self, tile: TileId, cells: u64) -> Option<FileLayout> {
         let known = match &self.text {
             None => Vec::new(),
-            Some(text) => vec![text.of_tile(tile)?],
+            Some(text) => vec![self.text_of_tile(text, tile)?],
         };
         // A file of all cells that can be addressed has tiles that can.
         FileLayout::one_tile(self.batch.clone(), cells, &known).ok()
     }
-}
 
-impl Text {
-    fn of_tile(&self, tile: TileId) -> Option<u64> {
-        if let Some(all) = self.all.get() {
+    fn text_of_tile(&self, text: &Text, tile: TileId) -> Option<u64> {
+        if let Some(all) = self.text_of_tiles() {
             return all.get(tile).copied();
         }
-        self.tiles
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&tile)
-            .copied()
+        let tiles = text.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tiles.get(&tile).copied()
     }
 }
 
-/// The pieces of a range of a column's file; `tile` says which tile a batch is.
-pub(super) fn extents(
-    layout: &FileLayout,
-    range: Range<u64>,
-    column: usize,
-    tile: impl Fn(u64) -> TileId,
-) -> Vec<Extent> {
+/// The pieces of a range of a file of `rows`; `tile` says which tile a batch is.
+pub(super) fn extents(layout: &FileLayout, range: Range<u64>, rows: Rows, tile: impl Fn(u64) -> TileId) -> Vec<Extent> {
     let piece = |extent| match extent {
         arrow::Extent::Literal(bytes) => Extent::literal(bytes.into_owned()),
-        arrow::Extent::Message { batch, range } => Extent::Column {
+        arrow::Extent::Message { batch, range } => Extent::Rows {
             tile: tile(batch),
-            column,
+            rows,
             bytes: range,
         },
     };

@@ -1,36 +1,51 @@
 //! Which files a mount shows, how large they are, and which bytes of the dataset each of their bytes is.
 //!
-//! A virtual file is a list of [`Extent`]s. Everything here follows from the manifest and the obs schema, and for string
-//! columns from how much text they were found to hold: nothing is read or decoded here, and nothing here knows FUSE.
-//! Files and folders are [`Node`]s, numbers rather than objects, so that a dataset of a hundred thousand tiles costs no
-//! more than one of ten.
+//! A virtual file is a list of [`Extent`]s. Everything here follows from the manifest and the obs schema, and for some
+//! files from what was found in columns or in the files about genes ([`Need`]): nothing is read or decoded here, and nothing
+//! here knows FUSE. Files and folders are [`Node`]s, numbers rather than objects, so that a dataset of a hundred thousand
+//! tiles costs no more than one of ten.
 
+pub mod anndata;
+mod arrays;
 pub mod arrow;
 mod columns;
-pub mod names;
+mod families;
+pub mod hdf5;
+pub mod hierarchy;
+mod inodes;
+mod object;
 mod readme;
+mod stored;
+mod tables;
+pub mod zarr;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use ::arrow::array::ArrayRef;
+use ::arrow::error::ArrowError;
+pub use arrays::{ArrayFile, Elements, Form};
 pub use arrow::LayoutError;
 pub use columns::ColumnFiles;
+pub use families::{Families, Family};
+pub use object::Genes;
+pub use stored::Stored;
 use thiserror::Error;
 
-use crate::dataset::{Array, Dataset};
+use self::anndata::{AnnDataError, ColumnFacts};
+use self::hdf5::Hdf5Error;
+use self::hierarchy::Part;
+use self::inodes::Numbering;
+use self::object::{Layout, Object};
+use self::tables::{ObsTable, VarTable};
+use self::zarr::ZarrError;
+use crate::dataset::Dataset;
 use crate::format::TileId;
 use crate::format::manifest::{Manifest, shard_path, tile_path};
-use crate::store::{Attributes, StoreError, Version};
+use crate::store::StoreError;
 
 /// Size in bytes of `.dcfs/stats.json`, whatever it says: the rest is blanks.
 pub const STATS_BYTES: u64 = 8192;
-
-/// The arrays in a tile's folder, by file name.
-const TILE_FILES: [(&str, Array); 3] = [
-    ("indptr.i64", Array::Indptr),
-    ("indices.i32", Array::Indices),
-    ("data.i32", Array::Data),
-];
 
 /// A file or folder of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,29 +64,48 @@ pub enum Node {
     Stored(usize),
     /// `obs/<column>.arrow`
     Column(usize),
+    /// `obs.arrow`, all columns of all cells.
+    ObsTable,
+    /// `var.arrow`, the gene table.
+    VarTable,
+    /// `dataset.h5ad`
+    H5ad,
+    /// A file or folder of `dataset.zarr`; 0 is the folder itself.
+    Zarr(zarr::NodeId),
+    /// `X`, the arrays of the whole matrix.
+    Matrix,
+    /// `X/<array>`
+    MatrixArray(ArrayFile),
     /// `tile_NNNNNN`
     Tile(TileId),
     /// `tile_NNNNNN/obs`
     TileObs(TileId),
     /// `tile_NNNNNN/<array>`
-    TileArray(TileId, Array),
+    TileArray(TileId, ArrayFile),
     /// `tile_NNNNNN/obs/<column>.arrow`
     TileColumn(TileId, usize),
 }
 
-/// A file of the dataset that appears unchanged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
-    /// Path below the dataset's root.
-    pub path: &'static str,
-    /// The folder of the mount it appears in.
-    pub folder: Node,
-    /// Its name there.
-    pub name: &'static str,
-    /// Its size in bytes when the dataset was mounted.
-    pub bytes: u64,
-    /// Its state then.
-    pub version: Version,
+/// The rows of a tile in obs, in a form that some file shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// One column, as an Arrow message.
+    Column(usize),
+    /// All columns, as an Arrow message.
+    Table,
+    /// A part of a column, as the elements of an array.
+    Part(usize, Part),
+}
+
+impl Rows {
+    /// The form in which these rows are kept when they were made: text padded to the longest one could take any amount
+    /// of room, so it is padded when it is asked for.
+    pub fn kept(self) -> Self {
+        match self {
+            Self::Part(column, Part::FixedText { .. }) => Self::Part(column, Part::CountedText),
+            other => other,
+        }
+    }
 }
 
 /// A piece of a virtual file.
@@ -79,20 +113,40 @@ pub struct Stored {
 pub enum Extent {
     /// Bytes that are known.
     Literal(Arc<[u8]>, Range<usize>),
-    /// Bytes of a tile's decoded array.
+    /// Bytes of a tile's array.
     Array {
+        /// Which tile.
         tile: TileId,
-        array: Array,
+        /// Which array, as what.
+        elements: Elements,
+        /// Which of its bytes.
         bytes: Range<u64>,
     },
-    /// Bytes of the message that holds a tile's rows of an obs column.
-    Column {
+    /// Bytes of a tile's indptr, counted from the first nonzero of the dataset.
+    RowStarts {
+        /// Which tile.
         tile: TileId,
-        column: usize,
+        /// Bytes of an entry: 8, or 4 where all entries fit.
+        width: u64,
+        /// Which of its bytes.
+        bytes: Range<u64>,
+    },
+    /// Bytes of a tile's rows in obs.
+    Rows {
+        /// Which tile.
+        tile: TileId,
+        /// Which columns, as what.
+        rows: Rows,
+        /// Which bytes of that.
         bytes: Range<u64>,
     },
     /// Bytes of a stored file.
-    Stored { file: usize, bytes: Range<u64> },
+    Stored {
+        /// Position in [`View::stored`].
+        file: usize,
+        /// Which of its bytes.
+        bytes: Range<u64>,
+    },
 }
 
 impl Extent {
@@ -103,44 +157,89 @@ impl Extent {
 }
 
 /// A file's size in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Size {
-    /// Known from manifest and schema.
+    /// Known.
     Known(u64),
-    /// That of a string column: known once the column was read.
-    OfText,
+    /// Known once something else is.
+    Needs(Need),
+    /// There cannot be such a file.
+    Failed(Arc<ViewError>),
+}
+
+/// What must be found out before a file has a size. Whoever does tells the view, and asks again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// How much text is in a tile's rows of a column: [`View::learn_tile`].
+    Tile(TileId, usize),
+    /// What is in all rows of these columns: [`View::learn_column`].
+    Columns(Vec<usize>),
+    /// The files about genes: [`View::learn_genes`].
+    Genes,
+}
+
+/// What a mount shows.
+#[derive(Debug, Clone, Copy)]
+pub struct ViewOptions {
+    /// Kinds of files.
+    pub families: Families,
+    /// Elements in a chunk of `dataset.zarr`, at least 1.
+    pub zarr_chunk: u64,
+}
+
+impl Default for ViewOptions {
+    fn default() -> Self {
+        Self {
+            families: Families::all(),
+            zarr_chunk: zarr::DEFAULT_CHUNK,
+        }
+    }
 }
 
 /// The tree of one dataset.
 pub struct View {
     dataset: Arc<Dataset>,
+    families: Families,
     stored: Vec<Stored>,
     columns: Vec<ColumnFiles>,
+    obs_table: Option<ObsTable>,
+    var_table: VarTable,
+    object: Object,
     readme: Arc<[u8]>,
+    /// What is in the root before the tiles.
+    root: Vec<Node>,
 }
 
-/// Inode numbers below this one belong to files that are there once.
-const FIRST_COLUMN_INODE: u64 = 64;
-const FIRST_STORED_INODE: u64 = 16;
-
 impl View {
-    /// The tree of `dataset`.
+    /// The tree of `dataset`, as far as it is wanted.
     ///
     /// # Errors
     /// When a column cannot be laid out, or a file that the manifest promises is not there.
-    pub fn new(dataset: Arc<Dataset>) -> Result<Self, ViewError> {
-        let columns = match dataset.schema() {
-            Some(schema) => ColumnFiles::all(schema, dataset.manifest())?,
-            None => Vec::new(),
+    pub fn new(dataset: Arc<Dataset>, options: ViewOptions) -> Result<Self, ViewError> {
+        let families = options.families;
+        let manifest = dataset.manifest();
+        let (columns, obs_table) = match dataset.schema() {
+            Some(schema) => (
+                ColumnFiles::all(schema, manifest)?,
+                Some(ObsTable::new(schema, manifest.into())?),
+            ),
+            None => (Vec::new(), None),
         };
-        let stored = stored_files(&dataset)?;
-        let readme = readme::text(&dataset, &columns).into_bytes().into();
-        Ok(Self {
+        let stored = Stored::all(&dataset)?;
+        let readme = readme::text(&dataset, &columns, families).into_bytes().into();
+        let mut view = Self {
             dataset,
+            families,
             stored,
             columns,
+            obs_table,
+            var_table: VarTable::default(),
+            object: Object::new(options.zarr_chunk),
             readme,
-        })
+            root: Vec::new(),
+        };
+        view.root = view.root_entries();
+        Ok(view)
     }
 
     /// The dataset.
@@ -151,11 +250,6 @@ impl View {
     /// Files of the dataset that appear unchanged.
     pub fn stored(&self) -> &[Stored] {
         &self.stored
-    }
-
-    /// The layout of an obs column.
-    pub fn column(&self, column: usize) -> &ColumnFiles {
-        &self.columns[column]
     }
 
     /// Number of obs columns.
@@ -171,95 +265,101 @@ impl View {
         self.dataset.schema().is_some()
     }
 
-    /// Inodes of a tile: its folder, its obs folder, its arrays, its columns.
-    fn tile_stride(&self) -> u64 {
-        (2 + TILE_FILES.len() + self.columns.len()) as u64
+    /// Whether there are Arrow files of cells.
+    fn has_columns(&self) -> bool {
+        self.has_obs() && self.families.has(Family::Arrow)
     }
 
-    fn first_tile_inode(&self) -> u64 {
-        FIRST_COLUMN_INODE + self.columns.len() as u64
+    fn array_files(&self) -> impl Iterator<Item = ArrayFile> + use<> {
+        let families = self.families;
+        ArrayFile::all(move |form| match form {
+            Form::Raw => families.has(Family::Raw),
+            Form::Npy => families.has(Family::Npy),
+        })
+    }
+
+    fn has_tiles(&self) -> bool {
+        self.has_columns() || self.array_files().next().is_some()
+    }
+
+    fn numbering(&self) -> Numbering {
+        Numbering {
+            stored: self.stored.len(),
+            columns: self.columns.len(),
+            tiles: self.manifest().n_tiles(),
+        }
     }
 
     /// The node's inode number: the same at every mount of the dataset, and small, for programs that keep 32 bits.
     pub fn inode(&self, node: Node) -> u64 {
-        let tile = |tile: TileId| self.first_tile_inode() + tile as u64 * self.tile_stride();
-        match node {
-            Node::Root => 1,
-            Node::Readme => 2,
-            Node::Control => 3,
-            Node::Stats => 4,
-            Node::Obs => 5,
-            Node::Stored(file) => FIRST_STORED_INODE + file as u64,
-            Node::Column(column) => FIRST_COLUMN_INODE + column as u64,
-            Node::Tile(id) => tile(id),
-            Node::TileObs(id) => tile(id) + 1,
-            Node::TileArray(id, array) => tile(id) + 2 + array as u64,
-            Node::TileColumn(id, column) => tile(id) + 2 + TILE_FILES.len() as u64 + column as u64,
-        }
+        self.numbering().inode(node)
     }
 
     /// The node of an inode number, if there is one.
     pub fn node(&self, inode: u64) -> Option<Node> {
-        let first_tile = self.first_tile_inode();
-        if inode >= first_tile {
-            let tile = ((inode - first_tile) / self.tile_stride()) as TileId;
-            let within = ((inode - first_tile) % self.tile_stride()) as usize;
-            let node = match within {
-                0 => Node::Tile(tile),
-                1 => Node::TileObs(tile),
-                _ if within < 2 + TILE_FILES.len() => Node::TileArray(tile, TILE_FILES[within - 2].1),
-                _ => Node::TileColumn(tile, within - 2 - TILE_FILES.len()),
-            };
-            return (tile < self.manifest().n_tiles()).then_some(node);
-        }
-        let at = |first: u64| (inode - first) as usize;
-        match inode {
-            1 => Some(Node::Root),
-            2 => Some(Node::Readme),
-            3 => Some(Node::Control),
-            4 => Some(Node::Stats),
-            5 if self.has_obs() => Some(Node::Obs),
-            FIRST_STORED_INODE..FIRST_COLUMN_INODE if at(FIRST_STORED_INODE) < self.stored.len() => {
-                Some(Node::Stored(at(FIRST_STORED_INODE)))
-            }
-            FIRST_COLUMN_INODE.. => Some(Node::Column(at(FIRST_COLUMN_INODE))),
-            _ => None,
+        self.numbering().node(inode).filter(|&node| self.exists(node))
+    }
+
+    /// Whether a node that has a number is shown.
+    fn exists(&self, node: Node) -> bool {
+        match node {
+            Node::Root | Node::Readme | Node::Control | Node::Stats | Node::Stored(_) => true,
+            Node::Obs => self.has_obs(),
+            Node::Column(_) | Node::ObsTable | Node::TileObs(_) | Node::TileColumn(..) => self.has_columns(),
+            Node::VarTable => self.manifest().has_var_table && self.families.has(Family::Arrow),
+            Node::H5ad => self.families.has(Family::H5ad),
+            Node::Zarr(0) => self.families.has(Family::Zarr),
+            Node::Zarr(node) => self.object.zarr_if_there().is_some_and(|store| node < store.nodes()),
+            Node::Matrix => self.array_files().next().is_some(),
+            Node::MatrixArray(file) | Node::TileArray(_, file) => self.array_files().any(|shown| shown == file),
+            Node::Tile(_) => self.has_tiles(),
         }
     }
 
     /// Whether the node is a folder.
     pub fn is_folder(&self, node: Node) -> bool {
-        matches!(
-            node,
-            Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_)
-        )
+        match node {
+            Node::Root | Node::Control | Node::Obs | Node::Matrix | Node::Tile(_) | Node::TileObs(_) => true,
+            Node::Zarr(0) => true,
+            Node::Zarr(node) => self.object.zarr_if_there().is_some_and(|store| store.is_folder(node)),
+            _ => false,
+        }
+    }
+
+    /// Whether the file is made of all tiles, so that whoever reads it can read them.
+    pub fn spans_tiles(&self, node: Node) -> bool {
+        matches!(node, Node::MatrixArray(_) | Node::H5ad | Node::Zarr(_))
     }
 
     /// The folder a node is in; the root is in itself.
     pub fn parent(&self, node: Node) -> Node {
         match node {
-            Node::Root | Node::Readme | Node::Control | Node::Obs | Node::Tile(_) => Node::Root,
+            Node::Root | Node::Readme | Node::Control | Node::Obs | Node::Matrix | Node::Tile(_) => Node::Root,
+            Node::ObsTable | Node::VarTable | Node::H5ad | Node::Zarr(0) => Node::Root,
+            Node::Zarr(node) => Node::Zarr(self.object.zarr_if_there().map_or(0, |store| store.parent(node))),
             Node::Stats => Node::Control,
             Node::Stored(file) => self.stored[file].folder,
             Node::Column(_) => Node::Obs,
+            Node::MatrixArray(_) => Node::Matrix,
             Node::TileObs(tile) | Node::TileArray(tile, _) => Node::Tile(tile),
             Node::TileColumn(tile, _) => Node::TileObs(tile),
         }
     }
 
     /// Entry `position` of a folder, in an order that never changes; `None` past the last one.
+    ///
+    /// Folders of `dataset.zarr` are empty until their [`size`](Self::size) is known.
     pub fn entry(&self, folder: Node, position: u64) -> Option<Node> {
+        if let Node::Zarr(folder) = folder {
+            return self.object.zarr_if_there()?.entry(folder, position).map(Node::Zarr);
+        }
         let position = usize::try_from(position).ok()?;
-        let column = |position: usize| (position < self.columns.len()).then_some(position);
+        let column = |position: usize| (self.has_columns() && position < self.columns.len()).then_some(position);
         match folder {
-            Node::Root => {
-                let fixed = self.root_entries();
-                let tile = || position - fixed.len();
-                fixed
-                    .get(position)
-                    .copied()
-                    .or_else(|| (tile() < self.manifest().n_tiles()).then(|| Node::Tile(tile())))
-            }
+            Node::Root => self.root.get(position).copied().or_else(|| {
+                let tile = position - self.root.len();
+                (self.has_tiles() && tile < self.manifest().n_tiles()).then_some(Node::Tile(tile))
+            }),
             Node::Control => (position == 0).then_some(Node::Stats),
             Node::Obs => {
                 let stored = self.stored_in(Node::Obs);
@@ -268,10 +368,12 @@ impl View {
                     .nth(position)
                     .or_else(|| column(position - stored.count()).map(Node::Column))
             }
-            Node::Tile(tile) => match TILE_FILES.get(position) {
-                Some(&(_, array)) => Some(Node::TileArray(tile, array)),
-                None => (position == TILE_FILES.len() && self.has_obs()).then_some(Node::TileObs(tile)),
-            },
+            Node::Matrix => self.array_files().nth(position).map(Node::MatrixArray),
+            Node::Tile(tile) => {
+                let arrays = self.array_files().map(|file| Node::TileArray(tile, file));
+                let obs = self.has_columns().then_some(Node::TileObs(tile));
+                arrays.chain(obs).nth(position)
+            }
             Node::TileObs(tile) => column(position).map(|column| Node::TileColumn(tile, column)),
             _ => None,
         }
@@ -280,33 +382,45 @@ impl View {
     /// Folders in a folder, for its link count.
     pub fn folders_in(&self, folder: Node) -> u64 {
         match folder {
-            Node::Root => 1 + u64::from(self.has_obs()) + self.manifest().n_tiles() as u64,
-            Node::Tile(_) => u64::from(self.has_obs()),
+            Node::Root => {
+                let tiles = if self.has_tiles() { self.manifest().n_tiles() } else { 0 };
+                self.root.iter().filter(|&&node| self.is_folder(node)).count() as u64 + tiles as u64
+            }
+            Node::Tile(_) => u64::from(self.has_columns()),
+            Node::Zarr(folder) => self.object.zarr_if_there().map_or(0, |store| store.folders_in(folder)),
             _ => 0,
         }
     }
 
     /// What `name` in `folder` is, if it is there.
+    ///
+    /// Nothing is in folders of `dataset.zarr` until their [`size`](Self::size) is known.
     pub fn lookup(&self, folder: Node, name: &str) -> Option<Node> {
-        let fixed = |mut nodes: Box<dyn Iterator<Item = Node> + '_>| nodes.find(|&node| self.name(node) == name);
-        let column = || self.columns.iter().position(|column| column.file_name() == name);
+        let named = |&node: &Node| self.name(node) == name;
+        let column = || {
+            let column = self.columns.iter().position(|column| column.file_name() == name);
+            column.filter(|_| self.has_columns())
+        };
         match folder {
-            Node::Root => fixed(Box::new(self.root_entries().into_iter())).or_else(|| {
-                let digits = name.strip_prefix("tile_")?;
-                let tile = digits.parse().ok()?;
-                // One spelling a tile: no sign, no missing or further zeros.
-                (tile < self.manifest().n_tiles() && tile_name(tile) == name).then_some(Node::Tile(tile))
-            }),
-            Node::Control => fixed(Box::new([Node::Stats].into_iter())),
-            Node::Obs => fixed(Box::new(self.stored_in(Node::Obs))).or_else(|| column().map(Node::Column)),
-            Node::Tile(tile) => {
-                let arrays = TILE_FILES.map(|(_, array)| Node::TileArray(tile, array));
-                let obs = self.has_obs().then_some(Node::TileObs(tile));
-                fixed(Box::new(arrays.into_iter().chain(obs)))
-            }
+            Node::Root => self.root.iter().copied().find(named).or_else(|| self.tile_named(name)),
+            Node::Obs => self
+                .stored_in(Node::Obs)
+                .find(named)
+                .or_else(|| column().map(Node::Column)),
             Node::TileObs(tile) => column().map(|column| Node::TileColumn(tile, column)),
+            Node::Zarr(folder) => self.object.zarr_if_there()?.lookup(folder, name).map(Node::Zarr),
+            Node::Control | Node::Matrix | Node::Tile(_) => {
+                (0..).map_while(|position| self.entry(folder, position)).find(named)
+            }
             _ => None,
         }
+    }
+
+    fn tile_named(&self, name: &str) -> Option<Node> {
+        let tile = name.strip_prefix("tile_")?.parse().ok()?;
+        // One spelling a tile: no sign, no missing or further zeros.
+        let there = self.has_tiles() && tile < self.manifest().n_tiles() && tile_name(tile) == name;
+        there.then_some(Node::Tile(tile))
     }
 
     /// The node's name in its folder; empty for the root.
@@ -319,22 +433,37 @@ impl View {
             Node::Obs | Node::TileObs(_) => "obs".into(),
             Node::Stored(file) => self.stored[file].name.into(),
             Node::Column(column) | Node::TileColumn(_, column) => self.columns[column].file_name().into(),
+            Node::ObsTable => "obs.arrow".into(),
+            Node::VarTable => "var.arrow".into(),
+            Node::H5ad => "dataset.h5ad".into(),
+            Node::Zarr(0) => "dataset.zarr".into(),
+            Node::Zarr(node) => self
+                .object
+                .zarr_if_there()
+                .map_or_else(String::new, |store| store.name(node)),
+            Node::Matrix => "X".into(),
             Node::Tile(tile) => tile_name(tile),
-            Node::TileArray(_, array) => TILE_FILES[array as usize].0.into(),
+            Node::MatrixArray(file) | Node::TileArray(_, file) => file.name().into(),
         }
     }
 
-    /// The files and folders of the dataset that the node is made of, all of which decide who may see it; the empty
-    /// path is the dataset's root.
+    /// The files and folders of the dataset that decide who may see the node; the empty path is the dataset's root.
+    ///
+    /// These are all that the node is made of, except that the first tile stands for all of a file that
+    /// [spans](Self::spans_tiles) them: asking for all would take long, so that is done as each tile is read.
     pub fn sources(&self, node: Node) -> Vec<String> {
         match node {
             Node::Root | Node::Control | Node::Stats => vec![String::new()],
             Node::Readme => self.with_schema(vec!["manifest.json".into()]),
             Node::Obs | Node::TileObs(_) => self.with_schema(vec!["obs".into()]),
             Node::Stored(file) => vec![self.stored[file].path.into()],
-            Node::Column(_) => self.with_schema(self.shards().map(shard_path).collect()),
+            Node::Column(_) | Node::ObsTable => self.with_schema(self.shards().map(shard_path).collect()),
             Node::TileColumn(tile, _) => self.with_schema(vec![shard_path(self.shard_of(tile))]),
-            Node::Tile(_) => vec!["tiles".into()],
+            Node::VarTable => vec!["var.parquet".into()],
+            Node::Matrix | Node::Tile(_) => vec!["tiles".into()],
+            Node::MatrixArray(_) => self.sources_of_matrix(),
+            Node::Zarr(_) if self.is_folder(node) => self.sources_of_folder(),
+            Node::H5ad | Node::Zarr(_) => self.sources_of_object(),
             Node::TileArray(tile, _) => vec![tile_path(tile)],
         }
     }
@@ -345,8 +474,44 @@ impl View {
         paths
     }
 
+    /// What decides who may see a file that [spans](Self::spans_tiles) all tiles, as far as tiles do.
+    pub fn sources_of_matrix(&self) -> Vec<String> {
+        let first = if self.manifest().n_tiles() > 0 {
+            tile_path(0)
+        } else {
+            "tiles".to_owned()
+        };
+        vec![first]
+    }
+
+    /// Folders of `dataset.zarr` are named for columns, genes' columns and metadata.
+    fn sources_of_folder(&self) -> Vec<String> {
+        let mut sources = vec!["tiles".to_owned()];
+        sources.extend(self.stored.iter().map(|stored| stored.path.to_owned()));
+        sources
+    }
+
+    fn sources_of_object(&self) -> Vec<String> {
+        let mut sources = self.sources_of_matrix();
+        sources.extend(self.shards().map(shard_path));
+        sources.extend(self.stored.iter().map(|stored| stored.path.to_owned()));
+        sources
+    }
+
     fn shards(&self) -> Range<usize> {
         0..self.manifest().obs.as_ref().map_or(0, |obs| obs.shard_bytes.len())
+    }
+
+    /// The tiles whose cells each obs shard describes.
+    pub fn tiles_of_shards(&self) -> impl Iterator<Item = Range<TileId>> {
+        let tiles = self.manifest().n_tiles();
+        let of_shard = self
+            .manifest()
+            .obs
+            .as_ref()
+            .map_or(1, |obs| obs.tiles_per_file as usize);
+        let start = move |shard: usize| shard.saturating_mul(of_shard).min(tiles);
+        self.shards().map(move |shard| start(shard)..start(shard + 1))
     }
 
     fn shard_of(&self, tile: TileId) -> usize {
@@ -358,62 +523,174 @@ impl View {
 
     /// The size of a file; folders have none.
     pub fn size(&self, node: Node) -> Size {
-        let of_text = |layout: Option<u64>| layout.map_or(Size::OfText, Size::Known);
         match node {
-            Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_) => Size::Known(0),
+            Node::Root | Node::Control | Node::Obs | Node::Matrix | Node::Tile(_) | Node::TileObs(_) => Size::Known(0),
             Node::Readme => Size::Known(self.readme.len() as u64),
             Node::Stats => Size::Known(STATS_BYTES),
             Node::Stored(file) => Size::Known(self.stored[file].bytes),
-            Node::TileArray(tile, array) => Size::Known(array.bytes(&self.manifest().tile(tile))),
-            Node::Column(column) => of_text(self.columns[column].of_all_cells().map(|layout| layout.len())),
+            Node::TileArray(tile, file) => Size::Known(file.bytes(file.entries_of_tile(self.manifest(), tile))),
+            Node::MatrixArray(file) => Size::Known(file.bytes(file.entries_of_matrix(self.manifest()))),
+            Node::Column(column) => match self.columns[column].of_all_cells() {
+                Some(layout) => Size::Known(layout.len()),
+                None => Size::Needs(Need::Columns(vec![column])),
+            },
             Node::TileColumn(tile, column) => {
-                let cells = self.manifest().tile_cells(tile);
-                of_text(self.columns[column].of_tile(tile, cells).map(|layout| layout.len()))
+                match self.columns[column].of_tile(tile, self.manifest().tile_cells(tile)) {
+                    Some(layout) => Size::Known(layout.len()),
+                    None => Size::Needs(Need::Tile(tile, column)),
+                }
             }
+            Node::ObsTable => match &self.obs_table {
+                Some(table) => table.size(&self.columns),
+                None => Size::Known(0),
+            },
+            Node::VarTable => self.var_table.size(),
+            Node::H5ad => size_of(self.object.h5ad(&self.dataset, &self.columns), hdf5::FileLayout::len),
+            Node::Zarr(node) => size_of(self.object.zarr(&self.dataset, &self.columns), |store| store.size(node)),
         }
     }
 
     /// What the bytes `range` of a file are, in order. The range ends within the file, whose size is known.
     pub fn extents(&self, node: Node, range: Range<u64>) -> Vec<Extent> {
         match node {
-            Node::Root | Node::Control | Node::Obs | Node::Tile(_) | Node::TileObs(_) | Node::Stats => Vec::new(),
+            Node::Root | Node::Control | Node::Obs | Node::Matrix | Node::Tile(_) | Node::TileObs(_) => Vec::new(),
+            Node::Stats => Vec::new(),
             Node::Readme => vec![Extent::Literal(
                 self.readme.clone(),
                 range.start as usize..range.end as usize,
             )],
             Node::Stored(file) => vec![Extent::Stored { file, bytes: range }],
-            Node::TileArray(tile, array) => vec![Extent::Array {
-                tile,
-                array,
-                bytes: range,
-            }],
+            Node::TileArray(tile, file) => file.of_tile(self.manifest(), tile, range),
+            Node::MatrixArray(file) => file.of_matrix(self.manifest(), range),
             Node::Column(column) => {
                 let layout = self.columns[column].of_all_cells();
-                layout.map_or_else(Vec::new, |l| {
-                    columns::extents(l, range, column, |batch| batch as TileId)
+                layout.map_or_else(Vec::new, |layout| {
+                    columns::extents(layout, range, Rows::Column(column), |batch| batch as TileId)
                 })
             }
             Node::TileColumn(tile, column) => {
                 let layout = self.columns[column].of_tile(tile, self.manifest().tile_cells(tile));
-                layout.map_or_else(Vec::new, |l| columns::extents(&l, range, column, |_| tile))
+                layout.map_or_else(Vec::new, |layout| {
+                    columns::extents(&layout, range, Rows::Column(column), |_| tile)
+                })
+            }
+            Node::ObsTable => self
+                .obs_table
+                .as_ref()
+                .map_or_else(Vec::new, |table| table.extents(range)),
+            Node::VarTable => self.var_table.extents(range),
+            Node::H5ad => {
+                let layout = self.object.h5ad_if_there();
+                layout.map_or_else(Vec::new, |l| object::extents(self.manifest(), l.extents(range)))
+            }
+            Node::Zarr(node) => {
+                let store = self.object.zarr_if_there();
+                store.map_or_else(Vec::new, |store| {
+                    object::extents(self.manifest(), store.extents(node, range))
+                })
             }
         }
     }
 
+    /// The columns that rows are made of, by position in the schema.
+    pub fn columns_of(&self, rows: Rows) -> Range<usize> {
+        match rows {
+            Rows::Column(column) | Rows::Part(column, _) => column..column + 1,
+            Rows::Table => 0..self.columns.len(),
+        }
+    }
+
+    /// The bytes `range` of a tile's rows in the form `rows`, of the rows as they are [kept](Rows::kept); `None` where
+    /// these are the same.
+    ///
+    /// # Errors
+    /// When the rows are not what was found of them before.
+    pub fn cut(&self, rows: Rows, kept: &[u8], range: Range<u64>) -> Result<Option<Vec<u8>>, EncodeError> {
+        match rows {
+            Rows::Part(column, Part::FixedText { width }) => {
+                Ok(Some(anndata::pad(self.column_name(column), kept, width, range)?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A tile's rows in a form in which they are [kept](Rows::kept). `arrays` has their columns as stored, in order.
+    ///
+    /// # Errors
+    /// When the arrays cannot be shown as what the schema says they are.
+    pub fn encode(&self, rows: Rows, arrays: &[ArrayRef]) -> Result<Vec<u8>, EncodeError> {
+        Ok(match (rows, &self.obs_table, self.dataset.schema()) {
+            (Rows::Column(column), ..) => self.columns[column].batch().encode_message(arrays)?,
+            (Rows::Table, Some(table), _) => table.batch().encode_message(arrays)?,
+            (Rows::Part(column, part), _, Some(schema)) => anndata::encode(&schema.columns[column], part, &arrays[0])?,
+            (Rows::Table | Rows::Part(..), ..) => Vec::new(),
+        })
+    }
+
+    /// Takes note of a tile's rows of a column.
+    pub fn learn_tile(&self, tile: TileId, column: usize, rows: &ArrayRef) {
+        use ::arrow::array::AsArray;
+        if let Some(text) = rows.as_string_opt::<i32>() {
+            self.columns[column].learn_tile(tile, arrow::text_bytes(text));
+        }
+    }
+
+    /// Takes note of what is in a column.
+    ///
+    /// # Errors
+    /// When the column's file would be too large to address.
+    pub fn learn_column(&self, column: usize, facts: ColumnFacts) -> Result<(), LayoutError> {
+        self.columns[column].learn_all(facts)
+    }
+
+    /// Takes note of what the files about genes say.
+    pub fn learn_genes(&self, genes: Genes) {
+        if let Some(table) = &genes.table {
+            self.var_table.learn(table);
+        }
+        self.object.learn(genes);
+    }
+
+    /// Whether a column holds text.
+    pub fn is_text(&self, column: usize) -> bool {
+        self.columns[column].is_text()
+    }
+
+    /// The name of a column's file, for messages.
+    pub fn column_name(&self, column: usize) -> &str {
+        self.columns[column].file_name()
+    }
+
     /// Number of files and folders.
     pub fn files(&self) -> u64 {
-        let obs = u64::from(self.has_obs());
-        // Of each tile its folder, its arrays and, if there are columns, their folder.
-        let of_tile = 1 + TILE_FILES.len() as u64 + obs + self.columns.len() as u64;
-        // Root, README.txt, .dcfs and what is in it.
-        let once = 4 + obs + (self.stored.len() + self.columns.len()) as u64;
-        once + self.manifest().n_tiles() as u64 * of_tile
+        let arrays = self.array_files().count() as u64;
+        let columns = if self.has_columns() {
+            self.columns.len() as u64
+        } else {
+            0
+        };
+        let in_tile = if self.has_tiles() {
+            1 + arrays + u64::from(self.has_columns()) + columns
+        } else {
+            0
+        };
+        // The root itself, what is in it, and what is in those of its folders that are there once.
+        let once = 2 + (self.root.len() + self.stored_in(Node::Obs).count()) as u64 + arrays + columns;
+        once + self.manifest().n_tiles() as u64 * in_tile
     }
 
     fn root_entries(&self) -> Vec<Node> {
         let mut nodes = vec![Node::Readme, Node::Control];
         nodes.extend(self.stored_in(Node::Root));
-        nodes.extend(self.has_obs().then_some(Node::Obs));
+        let shown = [
+            Node::H5ad,
+            Node::Zarr(0),
+            Node::Obs,
+            Node::ObsTable,
+            Node::VarTable,
+            Node::Matrix,
+        ];
+        nodes.extend(shown.into_iter().filter(|&node| self.exists(node)));
         nodes
     }
 
@@ -424,45 +701,52 @@ impl View {
     }
 }
 
+fn size_of<T>(layout: Layout<'_, T>, size: impl FnOnce(&T) -> u64) -> Size {
+    match layout {
+        Layout::There(layout) => Size::Known(size(layout)),
+        Layout::Needs(need) => Size::Needs(need),
+        Layout::Failed(error) => Size::Failed(error),
+    }
+}
+
 /// `tile_NNNNNN`
 pub fn tile_name(tile: TileId) -> String {
     format!("tile_{tile:06}")
 }
 
-/// Why a dataset cannot be shown.
+/// Why a dataset, or one of its files, cannot be shown.
 #[derive(Debug, Error)]
 pub enum ViewError {
-    /// An obs column cannot be laid out as a file.
+    /// Columns cannot be laid out as a file.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// `obs.arrow` cannot be laid out.
+    #[error("obs.arrow: {0}")]
+    ObsTable(#[from] Arc<LayoutError>),
+    /// The gene table cannot be written as Arrow.
+    #[error("var.arrow: {0}")]
+    VarTable(#[from] Arc<ArrowError>),
+    /// The dataset cannot be one AnnData object.
+    #[error("dataset.h5ad, dataset.zarr: {0}")]
+    AnnData(#[from] AnnDataError),
+    /// It cannot be one HDF5 file.
+    #[error("dataset.h5ad: {0}")]
+    Hdf5(#[from] Hdf5Error),
+    /// It cannot be one Zarr store.
+    #[error("dataset.zarr: {0}")]
+    Zarr(#[from] ZarrError),
     /// A file that the manifest promises is not there.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The stored files that the manifest promises, with their sizes.
-fn stored_files(dataset: &Dataset) -> Result<Vec<Stored>, StoreError> {
-    let manifest = dataset.manifest();
-    let files = [
-        ("manifest.json", Node::Root, "manifest.json", true),
-        ("var.parquet", Node::Root, "var.parquet", manifest.has_var_table),
-        ("var_names.txt", Node::Root, "var_names.txt", manifest.has_var_names),
-        ("gene_order.npy", Node::Root, "gene_order.npy", manifest.has_gene_order),
-        ("obs/schema.json", Node::Obs, "schema.json", manifest.obs.is_some()),
-    ];
-    let stored = files.into_iter().filter(|&(.., promised)| promised);
-    stored
-        .map(|(path, folder, name, _)| {
-            let Attributes {
-                size: bytes, version, ..
-            } = dataset.store().attributes(path)?;
-            Ok(Stored {
-                path,
-                folder,
-                name,
-                bytes,
-                version,
-            })
-        })
-        .collect()
+/// Why rows cannot be shown.
+#[derive(Debug, Error)]
+pub enum EncodeError {
+    /// As Arrow.
+    #[error(transparent)]
+    Arrow(#[from] arrow::EncodeError),
+    /// As the elements of an array.
+    #[error(transparent)]
+    AnnData(#[from] anndata::EncodeError),
 }

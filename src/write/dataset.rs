@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use arrow::array::RecordBatch;
 use serde_json::{Map, Value};
 
-use super::encoders::{Encoders, Settings, TileRows};
+use super::encoders::{Encoders, Settings, TileRows, Watch};
 use super::file::{create_folder, sync_folder, write_file};
 use super::obs::ObsWriter;
 use super::{Genes, WriteError};
+use crate::format::TileId;
 use crate::format::encode::{CsrRows, DEFAULT_CHUNKS, DEFAULT_LEVEL, EncodeError};
-use crate::format::manifest::{Manifest, NewManifest};
+use crate::format::manifest::{Manifest, NewManifest, TileSpec, tile_path};
 use crate::format::obs::{ObsColumn, ObsSchema};
+use crate::format::tile::{HEADER_BYTES, Header};
 
 /// What a dataset is written with. [`WriterOptions::new`] has what existing tools use.
 #[derive(Debug, Clone)]
@@ -103,6 +105,8 @@ pub struct DatasetWriter {
     tile: TileRows,
     tile_cells: Vec<u64>,
     tile_nnz: Vec<u64>,
+    /// Whether tiles that are there already may be kept.
+    keep_tiles: bool,
     failed: bool,
 }
 
@@ -122,12 +126,36 @@ impl DatasetWriter {
     /// When the folder is not empty or cannot be written, or an option is outside its range.
     pub fn create(root: &Path, options: WriterOptions) -> Result<Self, WriteError> {
         options.check()?;
-        let schema = options.obs.clone().map(ObsSchema::new).transpose()?;
         create_folder(root)?;
         let mut entries = std::fs::read_dir(root).map_err(WriteError::io("read", root))?;
         if entries.next().is_some() {
             return Err(WriteError::NotEmpty(root.to_owned()));
         }
+        Self::start(root, options, false)
+    }
+
+    /// Starts over in the folder of a dataset that was not finished, and keeps the tiles that are whole.
+    ///
+    /// The same cells must be pushed again, from the first, with the same options: a tile is kept when it has the
+    /// same row starts and its checksum is right. The result has the bytes that it would have had without
+    /// the interruption.
+    ///
+    /// # Errors
+    /// As [`DatasetWriter::create`]; also when the folder has a manifest, and so is finished.
+    pub fn resume(root: &Path, options: WriterOptions) -> Result<Self, WriteError> {
+        options.check()?;
+        create_folder(root)?;
+        if root.join("manifest.json").exists() {
+            return Err(WriteError::NotEmpty(root.to_owned()));
+        }
+        for folder in ["", "tiles", "obs"] {
+            remove_unfinished(&root.join(folder))?;
+        }
+        Self::start(root, options, true)
+    }
+
+    fn start(root: &Path, options: WriterOptions, keep_tiles: bool) -> Result<Self, WriteError> {
+        let schema = options.obs.clone().map(ObsSchema::new).transpose()?;
         let encoders = Encoders::start(
             Settings {
                 root: root.to_owned(),
@@ -153,6 +181,7 @@ impl DatasetWriter {
             tile: empty_tile(),
             tile_cells: Vec::new(),
             tile_nnz: Vec::new(),
+            keep_tiles,
             failed: false,
         })
     }
@@ -160,6 +189,11 @@ impl DatasetWriter {
     /// Cells pushed so far.
     pub fn n_cells(&self) -> u64 {
         self.tile_cells.len() as u64 * self.options.tile_size + self.tile.n_cells()
+    }
+
+    /// Lets other threads see how far encoding is, and stop it.
+    pub fn watch(&self) -> Watch {
+        self.encoders.watch()
     }
 
     /// Adds the next cells, any number of them, with their rows of obs if the dataset has any: columns in the order,
@@ -300,9 +334,46 @@ impl DatasetWriter {
         let id = self.tile_cells.len();
         self.tile_cells.push(tile.n_cells());
         self.tile_nnz.push(tile.indices.len() as u64);
-        self.encoders.push(id, tile)?;
+        match self.keep_tiles.then(|| self.whole_tile(id, &tile)).flatten() {
+            Some(bytes) => self.encoders.keep(&tile, bytes)?,
+            None => self.encoders.push(id, tile)?,
+        }
         self.obs.as_mut().map_or(Ok(()), ObsWriter::end_tile)
     }
+}
+
+impl DatasetWriter {
+    /// The size of the file of tile `id`, if it is there and holds these cells.
+    fn whole_tile(&self, id: TileId, rows: &TileRows) -> Option<u64> {
+        let bytes = std::fs::read(self.root.join(tile_path(id))).ok()?;
+        let spec = TileSpec {
+            id,
+            n_cells: rows.n_cells(),
+            nnz: rows.indices.len() as u64,
+            n_genes: self.options.n_genes,
+            bytes: bytes.len() as u64,
+        };
+        let header = Header::parse(&bytes, spec.bytes, spec).ok()?;
+        let stored = bytes.get(header.indptr_offset as usize..)?.chunks_exact(8);
+        let starts = rows.indptr.iter().map(|start| start.to_le_bytes());
+        let same = stored.take(rows.indptr.len()).eq(starts) && crc32fast::hash(&bytes[HEADER_BYTES..]) == header.crc32;
+        same.then_some(spec.bytes)
+    }
+}
+
+/// Removes what an interrupted writer leaves of files that it had not finished.
+fn remove_unfinished(folder: &Path) -> Result<(), WriteError> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(folder).map_err(WriteError::io("read", folder))? {
+        let path = entry.map_err(WriteError::io("read", folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with('.') && name.ends_with(".tmp") {
+            std::fs::remove_file(&path).map_err(WriteError::io("remove", &path))?;
+        }
+    }
+    Ok(())
 }
 
 fn empty_tile() -> TileRows {

@@ -49,12 +49,60 @@ struct Shared {
 #[derive(Default)]
 struct Progress {
     in_hand: usize,
+    encoded: Encoded,
     /// File size of each tile, once it is written.
     bytes: Vec<Option<u64>>,
     /// What went wrong, in the first tile in which something did.
     failed: Option<(TileId, WriteError)>,
     /// Nobody wants the rest.
     abandoned: bool,
+    /// Somebody said so from outside.
+    stopped: bool,
+}
+
+/// How much has been encoded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// Cells of the chunks that are encoded.
+    pub cells: u64,
+    /// Their nonzeros.
+    pub nonzeros: u64,
+    /// Their size, encoded, in bytes.
+    pub bytes: u64,
+    /// Tiles that are written.
+    pub tiles: u64,
+    /// Of the cells, those of tiles that were there already.
+    pub kept_cells: u64,
+}
+
+/// Watches a writer at work, and can stop it, from any thread.
+#[derive(Clone)]
+pub struct Watch(Arc<Shared>);
+
+impl Watch {
+    /// How far it is.
+    pub fn encoded(&self) -> Encoded {
+        lock(&self.0.progress).encoded
+    }
+
+    /// Has every later call of the writer fail with [`WriteError::Stopped`], and soon also one that is waiting for
+    /// tiles to be encoded.
+    pub fn stop(&self) {
+        let mut progress = lock(&self.0.progress);
+        progress.abandoned = true;
+        progress.stopped = true;
+    }
+}
+
+impl Progress {
+    /// Why no more tiles are taken.
+    fn fault(&mut self) -> Option<WriteError> {
+        if let Some((_, error)) = self.failed.take() {
+            self.abandoned = true;
+            return Some(error);
+        }
+        self.stopped.then_some(WriteError::Stopped)
+    }
 }
 
 /// A tile in hand.
@@ -100,8 +148,7 @@ impl Encoders {
     /// When a tile taken earlier could not be encoded or written.
     pub fn push(&self, tile: TileId, rows: TileRows) -> Result<(), WriteError> {
         let mut progress = self.wait_until(|progress| progress.in_hand < self.most_in_hand);
-        if let Some((_, error)) = progress.failed.take() {
-            progress.abandoned = true;
+        if let Some(error) = progress.fault() {
             return Err(error);
         }
         progress.in_hand += 1;
@@ -117,14 +164,38 @@ impl Encoders {
         Ok(())
     }
 
+    /// Counts the next tile, which has these cells, as written: its file of `bytes` bytes is there already.
+    ///
+    /// # Errors
+    /// When a tile taken earlier could not be encoded or written.
+    pub fn keep(&self, rows: &TileRows, bytes: u64) -> Result<(), WriteError> {
+        let mut progress = lock(&self.shared.progress);
+        if let Some(error) = progress.fault() {
+            return Err(error);
+        }
+        progress.bytes.push(Some(bytes));
+        let cells = rows.indptr.len() as u64 - 1;
+        progress.encoded.cells += cells;
+        progress.encoded.kept_cells += cells;
+        progress.encoded.nonzeros += rows.indices.len() as u64;
+        progress.encoded.bytes += bytes;
+        progress.encoded.tiles += 1;
+        Ok(())
+    }
+
+    /// Lets other threads see how far this is.
+    pub fn watch(&self) -> Watch {
+        Watch(Arc::clone(&self.shared))
+    }
+
     /// Waits for every tile and gives the size of each file.
     ///
     /// # Errors
     /// When one could not be encoded or written.
     pub fn finish(self) -> Result<Vec<u64>, WriteError> {
         let mut progress = self.wait_until(|progress| progress.in_hand == 0);
-        match progress.failed.take() {
-            Some((_, error)) => Err(error),
+        match progress.fault() {
+            Some(error) => Err(error),
             None => Ok(progress.bytes.iter().flatten().copied().collect()),
         }
     }
@@ -149,7 +220,10 @@ impl Shared {
         let encoded = match self.is_over() {
             true => None,
             false => match self.encode_chunk(job, cells) {
-                Ok(encoded) => Some(encoded),
+                Ok(encoded) => {
+                    self.count(&encoded);
+                    Some(encoded)
+                }
                 Err(source) => {
                     self.fail(job.tile, self.tile_error(job.tile, source));
                     None
@@ -166,12 +240,23 @@ impl Shared {
         // A chunk is missing when something failed, and then so is the tile.
         if let Some(chunks) = chunks.into_iter().collect::<Option<Vec<_>>>() {
             match self.write(job, &chunks) {
-                Ok(bytes) => lock(&self.progress).bytes[job.tile] = Some(bytes),
+                Ok(bytes) => {
+                    let mut progress = lock(&self.progress);
+                    progress.bytes[job.tile] = Some(bytes);
+                    progress.encoded.tiles += 1;
+                }
                 Err(error) => self.fail(job.tile, error),
             }
         }
         lock(&self.progress).in_hand -= 1;
         self.changed.notify_all();
+    }
+
+    fn count(&self, chunk: &EncodedChunk) {
+        let encoded = &mut lock(&self.progress).encoded;
+        encoded.cells += chunk.n_cells();
+        encoded.nonzeros += chunk.nnz();
+        encoded.bytes += chunk.bytes();
     }
 
     fn is_over(&self) -> bool {

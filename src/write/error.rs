@@ -87,6 +87,9 @@ pub enum WriteError {
     /// The writer failed before and takes no more.
     #[error("the dataset in {} could not be written because of an earlier error", .0.display())]
     FailedBefore(PathBuf),
+    /// Somebody who watched the writer stopped it.
+    #[error("stopped before the dataset was whole")]
+    Stopped,
     /// The threads that encode could not be started.
     #[error("cannot start {threads} threads: {source}")]
     Threads {

@@ -13,8 +13,10 @@ mod obs;
 pub mod synthetic;
 
 pub use dataset::{DatasetWriter, Finished, WriterOptions};
+pub use encoders::{Encoded, Watch};
 pub use error::WriteError;
 pub use genes::Genes;
+pub(crate) use obs::{number_type, stored_type};
 
 #[cfg(test)]
 mod tests;

@@ -27,7 +27,7 @@ pub(super) struct ObsWriter {
 }
 
 /// The Arrow type that a column's values are stored with.
-fn stored_type(kind: &ColumnKind) -> DataType {
+pub(crate) fn stored_type(kind: &ColumnKind) -> DataType {
     match kind {
         ColumnKind::Category { codes: number, .. } | ColumnKind::Numeric(number) => number_type(*number),
         ColumnKind::Bool => DataType::Boolean,
@@ -35,7 +35,7 @@ fn stored_type(kind: &ColumnKind) -> DataType {
     }
 }
 
-fn number_type(number: NumericType) -> DataType {
+pub(crate) fn number_type(number: NumericType) -> DataType {
     match number {
         NumericType::Int8 => DataType::Int8,
         NumericType::Int16 => DataType::Int16,

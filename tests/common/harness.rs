@@ -18,6 +18,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
+use crate::ci::is_ci;
 use crate::skip::skip;
 
 /// How long a daemon that a test is done with may take to end before it is killed.
@@ -94,11 +95,6 @@ pub fn skip_without(program: &str, package: &str) {
     let told = format!("{program} is missing: apt install {package}");
     assert!(!is_ci(), "{told}");
     skip(told);
-}
-
-/// Whether what is missing is to be a failure.
-pub fn is_ci() -> bool {
-    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
 
 /// Whether tests that mount are to run at all.

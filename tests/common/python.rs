@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
-use crate::harness::is_ci;
+use crate::ci::is_ci;
 use crate::skip::skip;
 
 const REQUIREMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/requirements.txt");

@@ -19,6 +19,9 @@ in_both_modes!(
     a_file_that_becomes_another_is_not_read_on,
     a_private_tile_that_is_gone_stays_private,
     labels_are_for_those_who_may_read_the_schema,
+    a_tile_kept_more_closely_than_the_first_is_not_read_through_files_of_all_tiles,
+    what_somebody_read_of_a_tile_does_not_outlive_the_right_to_read_it,
+    who_may_not_read_the_first_tile_reads_no_file_of_all_tiles,
 );
 
 /// Whether a test that needs another user can run.
@@ -152,7 +155,7 @@ fn a_file_that_becomes_another_is_not_read_on(io: Io) {
     fs::rename(&another, &names).unwrap();
     let mut text = String::new();
     let read = std::io::Read::read_to_string(&mut held, &mut text);
-    assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::ESTALE));
     assert_eq!(text, "");
 }
 
@@ -192,6 +195,90 @@ fn labels_are_for_those_who_may_read_the_schema(io: Io) {
     }
     assert_forbidden(as_nobody("ls", &mount.join("obs")));
     assert!(as_nobody("cat", &mount.join("tile_000000/data.i32")).is_ok());
+}
+
+/// The files that are made of all tiles.
+const OF_ALL_TILES: [&str; 5] = [
+    "X/indptr.i64",
+    "X/data.npy",
+    "X/data.f32",
+    "dataset.h5ad",
+    "dataset.zarr/X/indices/c/0",
+];
+
+/// Everything is read by root first: what is decoded for one is not decoded for all.
+fn a_tile_kept_more_closely_than_the_first_is_not_read_through_files_of_all_tiles(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    set_mode(&dataset.path.join("tiles/tile_000001.dct"), 0o600);
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    assert_shows(&mount.join("tile_000001"), &dataset.synthetic.tile(1));
+    for file in OF_ALL_TILES {
+        // The file cannot tell its readers apart, so nobody gets that tile through it.
+        let error = fs::read(mount.join(file)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{file}");
+        assert_forbidden(as_nobody("cat", &mount.join(file)));
+    }
+    let complaints = mount.complaints();
+    assert!(
+        complaints[0].contains("tile_000001.dct: fewer may read this tile"),
+        "{complaints:?}"
+    );
+    // The tiles before and after it are there.
+    let read = |nonzero: usize| {
+        let file = fs::File::open(mount.join("X/data.i32")).unwrap();
+        let mut entry = [0; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut entry, 4 * nonzero as u64).unwrap();
+        i32::from_le_bytes(entry)
+    };
+    let whole = dataset.synthetic.cells(0..900);
+    for cell in [0, 450, 899] {
+        let nonzero = whole.indptr[cell] as usize;
+        assert_eq!(read(nonzero), whole.counts[nonzero]);
+    }
+    // An administrator who says what everybody may do has said it of every tile.
+    let mount = Mount::with(&dataset.path, io, &["--allow-other", "--mode", "444"]);
+    assert!(as_nobody("cat", &mount.join("X/data.i32")).is_ok());
+    // Without others, whoever mounted it reads what they may read.
+    let mount = Mount::new(&dataset.path, io);
+    assert!(fs::read(mount.join("X/data.i32")).is_ok());
+}
+
+fn what_somebody_read_of_a_tile_does_not_outlive_the_right_to_read_it(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    for file in OF_ALL_TILES {
+        // Mapped, so that the kernel remembers it.
+        let bytes = crate::data::map(&mount.join(file), true).to_vec();
+        assert!(as_nobody("cat", &mount.join(file)).unwrap() == bytes, "{file}");
+    }
+    set_mode(&dataset.path.join("tiles/tile_000001.dct"), 0o600);
+    // Longer than anybody keeps what a file's mode was.
+    std::thread::sleep(std::time::Duration::from_secs(11));
+    for file in OF_ALL_TILES {
+        assert_forbidden(as_nobody("cat", &mount.join(file)));
+    }
+}
+
+fn who_may_not_read_the_first_tile_reads_no_file_of_all_tiles(io: Io) {
+    if !has_another_user() {
+        return;
+    }
+    let dataset = made_up();
+    public(&dataset);
+    set_mode(&dataset.path.join("tiles/tile_000000.dct"), 0o600);
+    let mount = Mount::with(&dataset.path, io, &["--allow-other"]);
+    for file in OF_ALL_TILES {
+        assert_forbidden(as_nobody("cat", &mount.join(file)));
+        assert!(fs::read(mount.join(file)).is_ok(), "{file}");
+    }
 }
 
 fn a_private_folder_around_the_dataset_keeps_others_out(io: Io) {

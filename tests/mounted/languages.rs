@@ -10,6 +10,7 @@ use crate::python;
 
 in_both_modes!(
     the_readme_s_python_works_as_it_stands,
+    every_line_of_python_in_the_readme_works_as_it_stands,
     the_readme_s_c_works_as_it_stands,
     the_readme_s_r_works_as_it_stands,
     the_readme_s_julia_works_as_it_stands,
@@ -100,6 +101,26 @@ fn the_readme_s_python_works_as_it_stands(io: Io) {
     let code = format!("{import}\nframe = {expression}\nprint(len(frame))\n");
     let said = run(python::python().unwrap().arg("-c").arg(code).current_dir(mount.path()));
     assert_eq!(numbers(&said), [900]);
+}
+
+fn every_line_of_python_in_the_readme_works_as_it_stands(io: Io) {
+    let dataset = made_up();
+    let mount = Mount::new(&dataset.path, io);
+    let readme = fs::read_to_string(mount.join("README.txt")).unwrap();
+    let lines: Vec<&str> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("  Python   "))
+        .collect();
+    for view in ["dataset.h5ad", "dataset.zarr", "X/data.npy", "obs.arrow", "obs/"] {
+        assert!(
+            lines.iter().any(|line| line.contains(view)),
+            "nothing on {view} in {readme}"
+        );
+    }
+    for line in lines {
+        let Some(mut python) = python::python() else { return };
+        run(python.args(["-c", line]).current_dir(mount.path()));
+    }
 }
 
 fn the_readme_s_c_works_as_it_stands(io: Io) {

@@ -4,6 +4,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../common/ci.rs"]
+mod ci;
 #[path = "../common/data.rs"]
 mod data;
 #[path = "../common/harness.rs"]
@@ -12,6 +14,9 @@ mod harness;
 mod ordinary_user;
 #[path = "../common/python.rs"]
 mod python;
+#[allow(dead_code, reason = "benches use the rest")]
+#[path = "../common/server.rs"]
+mod server;
 #[path = "../common/skip.rs"]
 mod skip;
 
@@ -24,5 +29,11 @@ mod hung_source;
 mod languages;
 mod life;
 mod listing;
+mod matrix;
+mod nodes;
+mod object;
 mod obs;
+mod obs_cache;
+mod read_ahead;
 mod reading;
+mod remote;

@@ -8,6 +8,8 @@ use arrow::array::{
 };
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::{WriterProperties, WriterVersion};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::Value;
@@ -37,7 +39,7 @@ impl Object for InMemory {
     }
 
     fn version(&self) -> io::Result<Version> {
-        Ok(Version {
+        Ok(Version::File {
             device: 0,
             inode: 0,
             size: self.size(),
@@ -137,6 +139,7 @@ fn every_column_of_the_edge_dataset_has_the_expected_values() {
             for (index, column) in dataset.schema.columns.iter().enumerate() {
                 let values = opened.read_column(tile, index).unwrap();
                 assert_eq!(values.data_type(), &column.kind.stored_type());
+                assert_eq!(opened.has_missing(tile, index).unwrap(), values.null_count() > 0);
                 let before = dataset.manifest.cells_before(tile) as usize;
                 for cell in 0..values.len() {
                     let found = as_json(&values, &column.kind, cell);
@@ -329,6 +332,60 @@ fn columns_are_read_as_they_were_written() {
         for (column, array) in arrays.iter().enumerate() {
             assert_eq!(&opened.read_column(0, column).unwrap(), &array.slice(0, 3));
             assert_eq!(&opened.read_column(1, column).unwrap(), &array.slice(3, 2));
+        }
+    }
+}
+
+/// However pages are written: both versions, with and without dictionaries, several pages a column.
+#[test]
+fn what_is_missing_is_seen_without_values() {
+    let columns = [
+        ("number", ColumnKind::Numeric(NumericType::Int64)),
+        ("truth", ColumnKind::Bool),
+        ("text", ColumnKind::String),
+    ];
+    let schema = columns.map(|(name, kind)| ObsColumn {
+        name: name.into(),
+        kind,
+    });
+    let schema = ObsSchema::new(schema.to_vec()).unwrap();
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(9);
+    for round in 0..200 {
+        let share = [0.0, 0.1, 0.4, 1.0][round % 4];
+        let valid: Vec<bool> = (0..5).map(|_| !random.random_bool(share)).collect();
+        let some = |cell: usize| valid[cell].then_some(cell);
+        let arrays: [ArrayRef; 3] = [
+            Arc::new(Int64Array::from_iter(
+                (0..5).map(|cell| some(cell).map(|cell| cell as i64 % 2)),
+            )),
+            Arc::new(BooleanArray::from_iter(
+                (0..5).map(|cell| some(cell).map(|cell| cell > 2)),
+            )),
+            Arc::new(StringArray::from_iter((0..5).map(|cell| some(cell).map(|_| "x")))),
+        ];
+        let named: Vec<_> = ["number", "truth", "text"].into_iter().zip(arrays.clone()).collect();
+        let version = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][round / 4 % 2];
+        let properties = WriterProperties::builder()
+            .set_writer_version(version)
+            .set_dictionary_enabled(round / 8 % 2 == 0)
+            .set_data_page_row_count_limit(1 + round / 16 % 3)
+            .set_write_batch_size(1)
+            .set_compression(Compression::ZSTD(ZstdLevel::default()));
+        let bytes = write(
+            &named,
+            &[3, 2],
+            ArrowWriterOptions::new().with_properties(properties.build()),
+        );
+        let opened = dataset_of(schema.clone(), &bytes).open(bytes, 0).unwrap();
+        for (column, array) in arrays.iter().enumerate() {
+            for (tile, rows) in [(0, array.slice(0, 3)), (1, array.slice(3, 2))] {
+                let missing = opened.has_missing(tile, column).unwrap();
+                assert_eq!(
+                    missing,
+                    rows.null_count() > 0,
+                    "round {round}, column {column}, tile {tile}"
+                );
+            }
         }
     }
 }

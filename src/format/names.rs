@@ -4,7 +4,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::format::fingerprint::hex;
+use super::fingerprint::hex;
 
 /// The longest name a directory entry can have, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -24,16 +24,21 @@ const CUT: char = '+';
 /// `extension` is plain ASCII of a few characters.
 ///
 /// ```
-/// use dcfs::view::names::column_file_name;
+/// use dcfs::format::names::column_file_name;
 /// assert_eq!(column_file_name("donor id", ".arrow"), "donor%20id.arrow");
 /// ```
 pub fn column_file_name(column: &str, extension: &str) -> String {
-    let whole = encode(column, usize::MAX);
-    if whole.len() + extension.len() <= MAX_NAME_BYTES {
-        return whole + extension;
+    if let Some(whole) = whole_column_file_name(column, extension) {
+        return whole;
     }
     let end = format!("{CUT}{}{extension}", hex(&Sha256::digest(column)));
     encode(column, MAX_NAME_BYTES - end.len()) + &end
+}
+
+/// The same where it fits in [`MAX_NAME_BYTES`]; `None` where it would have to be cut.
+pub fn whole_column_file_name(column: &str, extension: &str) -> Option<String> {
+    let whole = encode(column, usize::MAX) + extension;
+    (whole.len() <= MAX_NAME_BYTES).then_some(whole)
 }
 
 /// `column` percent-encoded, as far as whole characters of the encoding fit in `most` bytes.

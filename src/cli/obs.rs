@@ -1,0 +1,287 @@
+//! `dcfs obs`: the node's copy of obs columns.
+
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use clap::{Args, Subcommand};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use thiserror::Error;
+
+use super::grouped;
+use super::source::{OpenError, StoreFlags, open_dataset};
+use crate::dataset::{Dataset, DatasetError};
+use crate::format::obs::{ColumnKind, ObsColumn};
+use crate::obs_cache::{CacheError, ObsCache, Work};
+
+/// Keep copies of obs columns on this machine
+///
+/// Columns are kept in the folder that other readers of the format use as well: what one of them has, none fetches again. It is
+/// --cache-dir, $DELTACELLS_CACHE, $XDG_CACHE_HOME/deltacells or ~/.cache/deltacells.
+#[derive(Debug, Args)]
+pub struct ObsArgs {
+    #[command(subcommand)]
+    command: ObsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ObsCommand {
+    Info(InfoArgs),
+    Localize(LocalizeArgs),
+}
+
+/// Say which columns there are, what they take, and which are on this machine
+#[derive(Debug, Args)]
+struct InfoArgs {
+    /// Folder or URL of the dataset
+    dataset: PathBuf,
+    #[command(flatten)]
+    store: StoreFlags,
+    /// Folder of the cache
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Copy columns to this machine
+///
+/// Exit status: 0 when all of them are there; 1 when they are not; 130 when it was interrupted.
+#[derive(Debug, Args)]
+struct LocalizeArgs {
+    /// Folder or URL of the dataset
+    dataset: PathBuf,
+    #[command(flatten)]
+    store: StoreFlags,
+    /// Names of columns, with commas between them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present_any = ["column", "all"])]
+    columns: Vec<String>,
+    /// Name of one column, commas and all; may be given several times
+    #[arg(long, value_name = "NAME")]
+    column: Vec<String>,
+    /// All columns
+    #[arg(long, conflicts_with_all = ["columns", "column"])]
+    all: bool,
+    /// Folder of the cache
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Threads that read and decode [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+#[derive(Debug, Error)]
+pub(super) enum ObsError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error(
+        "there is no folder for the cache: none of $DELTACELLS_CACHE, $XDG_CACHE_HOME and $HOME is set; use --cache-dir"
+    )]
+    NoFolder,
+    #[error("{dataset} has no column {name:?}; its columns are: {columns}")]
+    NoColumn {
+        dataset: String,
+        name: String,
+        columns: String,
+    },
+    #[error("cannot catch signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl ObsError {
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Cache(CacheError::Interrupted) => 130,
+            _ => 1,
+        }
+    }
+}
+
+pub(super) fn run(args: &ObsArgs) -> Result<(), ObsError> {
+    match &args.command {
+        ObsCommand::Info(args) => info(args),
+        ObsCommand::Localize(args) => localize(args),
+    }
+}
+
+/// The cache that the user named, or the one of the environment.
+fn cache(folder: Option<&PathBuf>) -> Result<ObsCache, ObsError> {
+    match folder {
+        Some(folder) => Ok(ObsCache::at(folder.clone())),
+        None => ObsCache::of_environment(|name| std::env::var_os(name)).ok_or(ObsError::NoFolder),
+    }
+}
+
+fn columns(dataset: &Dataset) -> Result<&[ObsColumn], CacheError> {
+    match dataset.schema() {
+        Some(schema) => Ok(&schema.columns),
+        None => Err(CacheError::NoObs(dataset.store().location())),
+    }
+}
+
+/// What is known of a column.
+struct Known<'a> {
+    column: &'a ObsColumn,
+    /// Compressed, in all shards.
+    bytes: u64,
+    local: bool,
+    /// Why the cache is of no use for it.
+    problem: Option<String>,
+}
+
+fn info(args: &InfoArgs) -> Result<(), ObsError> {
+    let dataset = open_dataset(&args.dataset, &args.store)?;
+    let cache = cache(args.cache_dir.as_ref())?;
+    let columns = columns(&dataset)?;
+    let mut bytes = vec![0; columns.len()];
+    let n_shards = dataset.manifest().obs.as_ref().map_or(0, |obs| obs.shard_bytes.len());
+    for shard in 0..n_shards {
+        let shard = dataset.shard(shard)?;
+        for (column, bytes) in bytes.iter_mut().enumerate() {
+            *bytes += shard.column_bytes(column).map_err(DatasetError::from)?;
+        }
+    }
+    let known: Vec<Known> = columns
+        .iter()
+        .zip(bytes)
+        .enumerate()
+        .map(|(index, (column, bytes))| {
+            let found = cache.column(&dataset, index);
+            Known {
+                column,
+                bytes,
+                local: matches!(found, Ok(Some(_))),
+                problem: found.err().map(|error| error.to_string()),
+            }
+        })
+        .collect();
+    let text = match args.json {
+        true => format!("{:#}\n", as_json(&dataset, &cache, &known)),
+        false => as_text(&cache, &known),
+    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+fn n_categories(column: &ObsColumn) -> Option<usize> {
+    match &column.kind {
+        ColumnKind::Category { categories, .. } => Some(categories.len()),
+        _ => None,
+    }
+}
+
+fn as_json(dataset: &Dataset, cache: &ObsCache, known: &[Known]) -> serde_json::Value {
+    let column = |known: &Known| {
+        json!({
+            "name": known.column.name,
+            "kind": known.column.kind.to_string(),
+            "type": known.column.kind.arrow_name(),
+            "categories": n_categories(known.column),
+            "bytes": known.bytes,
+            "local": known.local,
+            "problem": known.problem,
+        })
+    };
+    json!({
+        "location": dataset.store().location(),
+        "fingerprint": dataset.manifest().obs.as_ref().map(|obs| &obs.fingerprint),
+        "cache": cache.root().to_string_lossy(),
+        "columns": known.iter().map(column).collect::<Vec<_>>(),
+    })
+}
+
+fn as_text(cache: &ObsCache, known: &[Known]) -> String {
+    let length = |known: &Known| known.column.name.escape_debug().count();
+    let width = known.iter().map(length).max().unwrap_or(0).clamp(6, 40);
+    let mut lines = vec![
+        format!("cache  {}", cache.root().display()),
+        format!("{:width$}  kind      type     categories     to fetch  local", "column"),
+    ];
+    for known in known {
+        // Names are the dataset's own text and may hold anything, terminal controls included.
+        let name = known.column.name.escape_debug().to_string();
+        let kind = known.column.kind.to_string();
+        let categories = n_categories(known.column).map_or(String::new(), |n| grouped(n as u64));
+        let local = match (known.local, &known.problem) {
+            (true, _) => "yes",
+            (false, None) => "no",
+            (false, Some(problem)) => problem,
+        };
+        let bytes = HumanBytes(known.bytes).to_string();
+        lines.push(format!(
+            "{name:width$}  {kind:8}  {:7}  {categories:>10}  {bytes:>11}  {local}",
+            known.column.kind.arrow_name()
+        ));
+    }
+    lines.iter().flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The places of the wanted columns in the schema.
+fn wanted(args: &LocalizeArgs, dataset: &Dataset) -> Result<Vec<usize>, ObsError> {
+    let columns = columns(dataset)?;
+    if args.all {
+        return Ok((0..columns.len()).collect());
+    }
+    let place = |name: &String| {
+        let place = columns.iter().position(|column| column.name == *name);
+        place.ok_or_else(|| ObsError::NoColumn {
+            dataset: dataset.store().location(),
+            name: name.clone(),
+            columns: columns
+                .iter()
+                .map(|column| format!("{:?}", column.name))
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
+    };
+    args.columns.iter().chain(&args.column).map(place).collect()
+}
+
+fn localize(args: &LocalizeArgs) -> Result<(), ObsError> {
+    let dataset = open_dataset(&args.dataset, &args.store)?;
+    let cache = cache(args.cache_dir.as_ref())?;
+    let wanted = wanted(args, &dataset)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(ObsError::Signals)?;
+    }
+    let bar = progress_bar(wanted.len() as u64 * dataset.manifest().n_tiles() as u64);
+    let given = args.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
+    let work = Work {
+        threads: given.unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)),
+        done: &|| bar.inc(1),
+        stop: &stop,
+    };
+    let added = cache.localize(&dataset, &wanted, work);
+    bar.finish_and_clear();
+    let added = added?;
+    let there = wanted.len() - added.min(wanted.len());
+    Ok(writeln!(
+        io::stdout(),
+        "{added} columns were added to {}; {there} were there",
+        cache.root().display()
+    )?)
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress_bar(steps: u64) -> ProgressBar {
+    let target = match io::stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let style = ProgressStyle::with_template("{bar:40} {percent} %  {eta} left");
+    ProgressBar::with_draw_target(Some(steps), target).with_style(style.expect("the template is well-formed"))
+}

@@ -1,0 +1,409 @@
+//! Decoding what a reader will ask for next, for readers that read on.
+//!
+//! A reader is whoever asks for a stretch of one array of the whole matrix and then for the next one, through
+//! whatever file or files: a descriptor is not one, since a reader of `dataset.h5ad` goes through two arrays in turn, and
+//! a reader of `dataset.zarr` or of tiles opens one file after another. Those who jump about are never taken for one.
+
+use std::collections::HashSet;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Engine, Key};
+use crate::cache::Lookup;
+use crate::dataset::{Array, Tile};
+use crate::format::TileId;
+use crate::view::ArrayFile;
+
+/// A reader has read this many bytes in a row: more than the kernel reads around a page that somebody touched.
+const RUN: u64 = 8 << 20;
+/// The kernel sends the requests of its own read-ahead in any order; so far apart they still belong together.
+const FORTH: u64 = 4 << 20;
+const BACK: u64 = 8 << 20;
+/// Readers that are told apart. One that jumps takes up another place with each jump.
+const READERS: usize = 32;
+/// Of the budget, what is decoded ahead takes no more than one part in this many.
+const SHARE: u64 = 4;
+/// At least so much is decoded ahead, however small chunks are.
+const AHEAD: u64 = 4 << 20;
+/// What was decoded for a reader stays for others as long as the reader is not this far past it.
+const BEHIND: u64 = 64 << 20;
+/// Tiles that somebody has opened in a row, before the next one is decoded.
+const TILES_IN_A_ROW: usize = 3;
+/// Programs whose opens are remembered.
+const PROGRAMS: usize = 256;
+
+/// Who reads what.
+#[derive(Default)]
+pub(super) struct Readers(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    readers: Vec<Reader>,
+    /// By process and file, the last tile opened and how many were in a row.
+    opens: HashMap<(u32, ArrayFile), (TileId, usize)>,
+    clock: u64,
+    /// Tiles that are being fetched ahead of their readers.
+    fetching: HashSet<TileId>,
+}
+
+/// Somebody at a place of an array of the whole matrix; places are bytes of that array.
+#[derive(Debug)]
+struct Reader {
+    id: u64,
+    array: Array,
+    start: u64,
+    at: u64,
+    /// Bytes that were read on the way from `start` to `at`.
+    read: u64,
+    /// From this place on there is something to do.
+    next: u64,
+    last_seen: u64,
+    /// What was decoded for it, and where that ends.
+    decoded: VecDeque<Decoded>,
+}
+
+/// A chunk that nobody had asked for when it was decoded, and where in the array of the whole matrix it ends.
+type Decoded = (Key, u64);
+
+/// What was decoded for a reader.
+#[derive(Debug, Default)]
+struct Ahead {
+    decoded: Vec<Decoded>,
+    /// Where the reader should be when more is to be decoded.
+    next: u64,
+}
+
+impl Readers {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a read of `bytes` of an array of the whole matrix. Returns the reader and its place if chunks are to be decoded
+    /// for it; then [`Self::decoded`] must be called.
+    fn note(&self, array: Array, bytes: &Range<u64>) -> Option<(u64, u64)> {
+        let mut known = self.lock();
+        known.clock += 1;
+        let clock = known.clock;
+        let reader = known.find(array, bytes.start);
+        reader.last_seen = clock;
+        reader.read += bytes.end - bytes.start;
+        reader.start = reader.start.min(bytes.start);
+        reader.at = reader.at.max(bytes.end);
+        let way = reader.at - reader.start;
+        if way < RUN || reader.read < way / 4 * 3 || reader.at < reader.next {
+            return None;
+        }
+        reader.next = u64::MAX;
+        Some((reader.id, reader.at))
+    }
+
+    /// Notes what was decoded for a reader. Returns what was decoded for it before and is now far
+    /// behind it: one who reads on does not come back, and memory that is used again costs less than more of it.
+    fn decoded(&self, reader: u64, ahead: Ahead) -> Vec<Key> {
+        let mut known = self.lock();
+        let Some(reader) = known.readers.iter_mut().find(|known| known.id == reader) else {
+            return Vec::new();
+        };
+        reader.next = ahead.next;
+        reader.decoded.extend(ahead.decoded);
+        let far = |&(_, end): &Decoded| end + BEHIND <= reader.at;
+        let behind = reader.decoded.iter().take_while(|decoded| far(decoded)).count();
+        reader.decoded.drain(..behind).map(|(key, _)| key).collect()
+    }
+
+    /// Notes that a process opened a file of a tile. Returns whether the next tile's is worth decoding.
+    fn note_open(&self, process: u32, tile: TileId, file: ArrayFile) -> bool {
+        let mut known = self.lock();
+        if known.opens.len() >= PROGRAMS {
+            known.opens.clear();
+        }
+        let (last, run) = known.opens.entry((process, file)).or_insert((tile, 0));
+        if *last == tile && *run > 0 {
+            return false;
+        }
+        *run = if *last + 1 == tile { *run + 1 } else { 1 };
+        *last = tile;
+        *run >= TILES_IN_A_ROW
+    }
+}
+
+impl Known {
+    /// The reader who is near `start`, or a new one.
+    fn find(&mut self, array: Array, start: u64) -> &mut Reader {
+        let near = |reader: &&Reader| {
+            reader.array == array && (reader.at.saturating_sub(BACK)..=reader.at + FORTH).contains(&start)
+        };
+        let found = self
+            .readers
+            .iter()
+            .filter(near)
+            .min_by_key(|reader| reader.at.abs_diff(start));
+        let found = found.map(|reader| reader.last_seen);
+        let id = self.clock;
+        let at = match found.and_then(|seen| self.readers.iter().position(|reader| reader.last_seen == seen)) {
+            Some(at) => at,
+            None => self.place_for(Reader {
+                id,
+                array,
+                start,
+                at: start,
+                read: 0,
+                next: 0,
+                last_seen: 0,
+                decoded: VecDeque::new(),
+            }),
+        };
+        &mut self.readers[at]
+    }
+
+    fn place_for(&mut self, new: Reader) -> usize {
+        if self.readers.len() < READERS {
+            self.readers.push(new);
+            return self.readers.len() - 1;
+        }
+        let oldest = self
+            .readers
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, reader)| reader.last_seen);
+        let at = oldest.map_or(0, |(at, _)| at);
+        self.readers[at] = new;
+        at
+    }
+}
+
+impl Engine {
+    /// Notes a read of bytes of a tile's array, and has the next chunks decoded if somebody reads on.
+    pub(super) fn note_read(self: &Arc<Self>, tile: TileId, array: Array, bytes: &Range<u64>) {
+        let start = self.view.dataset().manifest().nnz_before(tile) * array.width();
+        let noted = self.readers.note(array, &(start + bytes.start..start + bytes.end));
+        if let Some((reader, place)) = noted {
+            self.spawn(move |engine| {
+                let ahead = engine.decode_ahead(array, place);
+                let behind = engine.readers.decoded(reader, ahead);
+                engine.cache.discard(behind);
+            });
+        }
+    }
+
+    /// Has the chunks from `place` on decoded, across tiles: two for each thread and one more, or more where they are small.
+    fn decode_ahead(self: &Arc<Self>, array: Array, place: u64) -> Ahead {
+        let dataset = self.view.dataset();
+        let (manifest, width) = (dataset.manifest(), array.width());
+        let most = self.cache.limit() / SHARE;
+        let (mut chunks, mut bytes) = (0, 0);
+        let mut ahead = Ahead {
+            decoded: Vec::new(),
+            next: u64::MAX,
+        };
+        let Some(first) = manifest.tile_of_nonzero(place / width) else {
+            return ahead;
+        };
+        self.fetch_ahead(first);
+        for id in first..manifest.n_tiles() {
+            if manifest.tile_nnz[id] == 0 {
+                continue;
+            }
+            let tile = match dataset.opened(id) {
+                Some(tile) => tile,
+                // It is on its way, and what is there goes first.
+                None if id > first && dataset.store().is_remote() => break,
+                None => match dataset.tile(id) {
+                    Ok(tile) => tile,
+                    // What is wrong with it is told by whoever reads it.
+                    Err(_) => break,
+                },
+            };
+            let start = manifest.nnz_before(id) * width;
+            for chunk in &tile.layout().chunks {
+                let end = start + chunk.nonzeros.end * width;
+                if chunk.nnz() == 0 || end <= place {
+                    continue;
+                }
+                let enough = chunks > 2 * self.threads && bytes >= AHEAD;
+                if enough || bytes + chunk.nnz() * width > most {
+                    return ahead;
+                }
+                // Again when the reader comes to the end of the first chunk, or of a part of small ones.
+                if ahead.next == u64::MAX || ahead.next < place + AHEAD / 4 {
+                    ahead.next = end;
+                }
+                chunks += 1;
+                bytes += chunk.nnz() * width;
+                ahead
+                    .decoded
+                    .extend(self.decode_early(&tile, array, chunk.index).map(|key| (key, end)));
+            }
+        }
+        ahead
+    }
+
+    /// Has the tiles after `tile` fetched, where tiles have to be fetched: as many as the store answers at once.
+    fn fetch_ahead(self: &Arc<Self>, tile: TileId) {
+        let n_tiles = self.view.dataset().manifest().n_tiles();
+        let ahead = self.view.dataset().store().requests_at_once();
+        for id in (tile + 1..n_tiles).take(ahead) {
+            if self.view.dataset().opened(id).is_some() || !self.readers.lock().fetching.insert(id) {
+                continue;
+            }
+            self.spawn(move |engine| {
+                // What goes wrong is told to whoever reads it.
+                let _ = engine.view.dataset().tile(id);
+                engine.readers.lock().fetching.remove(&id);
+            });
+        }
+    }
+
+    /// Has a chunk decoded that nobody asked for. Returns its name unless it is there or somebody else sees to it.
+    fn decode_early(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize) -> Option<Key> {
+        let id = tile.layout().spec.id;
+        let key = Key::Chunk { tile: id, array, chunk };
+        if self.cache.has(key) || self.whole_block(id, array).is_some() {
+            return None;
+        }
+        let Lookup::Missing(ticket) = self.cache.lookup(key) else {
+            return None;
+        };
+        let tile = tile.clone();
+        self.stats.count_prefetch();
+        let engine = self.clone();
+        // The first one is needed first.
+        self.pool
+            .spawn_fifo(move || drop(engine.decode_chunk(&tile, array, chunk, ticket)));
+        Some(key)
+    }
+
+    /// Notes that a process opened a tile's file, and has that of the next tile made if it opens one after another.
+    pub(super) fn note_open(self: &Arc<Self>, process: u32, tile: TileId, file: ArrayFile) {
+        let manifest = self.view.dataset().manifest();
+        let next = tile + 1;
+        if !self.readers.note_open(process, tile, file) || next >= manifest.n_tiles() {
+            return;
+        }
+        self.fetch_ahead(tile);
+        let bytes = file.bytes(file.entries_of_tile(manifest, next));
+        let key = Key::Whole { tile: next, file };
+        if bytes > self.cache.limit() / SHARE || self.cache.has(key) {
+            return;
+        }
+        self.stats.count_prefetch();
+        self.spawn(move |engine| engine.make_whole(next, file, Box::new(drop)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{Elements, Form};
+
+    const MIB: u64 = 1 << 20;
+
+    fn note(readers: &Readers, array: Array, start: u64, length: u64) -> bool {
+        readers.note(array, &(start..start + length)).is_some()
+    }
+
+    #[test]
+    fn a_reader_who_reads_on_is_noticed_after_a_run() {
+        let readers = Readers::default();
+        let noticed = (0..20).position(|i| note(&readers, Array::Data, i * MIB, MIB));
+        assert_eq!(noticed, Some((RUN / MIB) as usize - 1));
+    }
+
+    #[test]
+    fn requests_that_overtake_each_other_are_one_reader() {
+        let readers = Readers::default();
+        let order = [1, 0, 3, 2, 5, 4, 7, 6, 9, 8];
+        assert!(order.into_iter().any(|i| note(&readers, Array::Data, i * MIB, MIB)));
+    }
+
+    #[test]
+    fn one_who_alternates_between_arrays_is_two_readers() {
+        let readers = Readers::default();
+        let mut noticed = [false; 2];
+        for i in 0..20 {
+            noticed[0] |= note(&readers, Array::Data, i * MIB / 2, MIB / 2);
+            noticed[1] |= note(&readers, Array::Indices, i * MIB / 2, MIB / 2);
+        }
+        assert_eq!(noticed, [true, true]);
+    }
+
+    #[test]
+    fn those_who_jump_are_never_noticed() {
+        let readers = Readers::default();
+        let mut state = 1_u64;
+        for _ in 0..200_000 {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let place = (state >> 33) % 800 * MIB + (state >> 20) % MIB;
+            assert!(!note(&readers, Array::Data, place, 64 << 10));
+            assert!(!note(&readers, Array::Indices, place / 4 * 4, 300 << 10));
+        }
+    }
+
+    #[test]
+    fn reading_one_place_again_and_again_is_not_reading_on() {
+        let readers = Readers::default();
+        assert!((0..1000).all(|_| !note(&readers, Array::Data, 5 * MIB, MIB)));
+    }
+
+    #[test]
+    fn what_was_asked_for_is_not_asked_for_again_before_its_time() {
+        let readers = Readers::default();
+        let mut asked = Vec::new();
+        for i in 0..40 {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB)) {
+                asked.push(i);
+                let (decoded, next) = (Vec::new(), place + 10 * MIB);
+                readers.decoded(reader, Ahead { decoded, next });
+            }
+        }
+        assert_eq!(asked, [7, 17, 27, 37]);
+    }
+
+    /// Reads 300 MiB from the beginning, with a chunk for each 4 MiB. Returns the chunks and where they end, and what was given up.
+    fn read_on(readers: &Readers) -> (Vec<Decoded>, Vec<Key>) {
+        let (mut made, mut given_up) = (Vec::<Decoded>::new(), Vec::new());
+        for i in 0..300 {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB)) {
+                let (tile, array, chunk, next) = (0, Array::Data, made.len(), place + 4 * MIB);
+                let decoded = vec![(Key::Chunk { tile, array, chunk }, next)];
+                made.extend(&decoded);
+                for key in readers.decoded(reader, Ahead { decoded, next }) {
+                    assert!(made[given_up.len()].1 + BEHIND <= place, "{key:?}");
+                    given_up.push(key);
+                }
+            }
+        }
+        (made, given_up)
+    }
+
+    #[test]
+    fn what_was_decoded_for_a_reader_is_given_up_when_it_is_far_past_it() {
+        let (made, given_up) = read_on(&Readers::default());
+        let first: Vec<Key> = made.iter().map(|&(key, _)| key).take(given_up.len()).collect();
+        assert_eq!(given_up, first);
+        assert!(made.len() - given_up.len() <= (BEHIND / MIB / 4) as usize + 2);
+    }
+
+    #[test]
+    fn one_who_begins_again_is_another_reader() {
+        let readers = Readers::default();
+        assert_eq!(read_on(&readers), read_on(&readers));
+    }
+
+    #[test]
+    fn tiles_opened_in_order_by_one_process_are_noticed_and_others_are_not() {
+        let file = ArrayFile {
+            elements: Elements::Counts,
+            form: Form::Raw,
+        };
+        let readers = Readers::default();
+        let opens: Vec<bool> = (3..8).map(|tile| readers.note_open(1, tile, file)).collect();
+        assert_eq!(opens, [false, false, true, true, true]);
+        assert!(!readers.note_open(1, 7, file), "the same tile again");
+        let jumps = [0, 5, 2, 3, 9, 1, 8, 4, 6, 7];
+        assert!(jumps.into_iter().all(|tile| !readers.note_open(2, tile, file)));
+    }
+}

@@ -1,0 +1,493 @@
+//! A dataset in an object store: S3, Google Cloud Storage, Azure, or a web server.
+//!
+//! Everything here blocks the thread that calls it, as reading a file does; requests run on a small runtime of their own.
+//! Objects that are asked for whole are fetched with one request and kept in memory for a while; of others, only the
+//! bytes that are read are fetched. Every request after the first to an object names the state that was found then
+//! (`If-Match`), so that bytes of two states are never mixed.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::TryStreamExt;
+use lru::LruCache;
+use object_store::path::Path;
+use object_store::{Error, GetOptions, GetRange, ObjectMeta, ObjectStore};
+use rustix::process::{getegid, geteuid};
+use sha2::{Digest, Sha256};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+
+use super::disk_cache::{DiskCache, Entry, State};
+use super::{Access, Attributes, Object, Store, StoreError, Version};
+
+/// Room for an answer is made at once up to this size.
+const MOST_PROMISED: u64 = 256 << 20;
+
+/// How a store is used.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// A request that is not answered after so long, with all its retries, is an error.
+    pub patience: Duration,
+    /// Requests on their way at the same time.
+    pub parallel: NonZeroUsize,
+    /// Bytes of objects fetched whole that are kept in memory.
+    pub kept_bytes: u64,
+}
+
+/// A place in an object store.
+#[derive(Clone)]
+pub struct Bucket(Arc<Shared>);
+
+struct Shared {
+    store: Arc<dyn ObjectStore>,
+    /// Of the dataset's objects.
+    prefix: Path,
+    location: String,
+    limits: Limits,
+    disk: Option<DiskCache>,
+    requests: Semaphore,
+    kept: Mutex<Kept>,
+    /// What was found of objects that were asked for.
+    known: Mutex<HashMap<String, Found>>,
+    opened: SystemTime,
+    runtime: Runtime,
+}
+
+/// Objects fetched whole, those used last at the end.
+struct Kept {
+    objects: LruCache<String, Slot>,
+    bytes: u64,
+}
+
+/// An object that is there, or is being fetched by whoever holds the lock.
+type Slot = Arc<Mutex<Fetch>>;
+
+#[derive(Default)]
+enum Fetch {
+    /// Whoever gets the lock first fetches it.
+    #[default]
+    Wanted,
+    Here(Bytes, Found),
+    /// Those who waited are told the same; those who come later try again.
+    Failed(io::ErrorKind, String),
+}
+
+/// A state of an object.
+#[derive(Debug, Clone)]
+struct Found {
+    size: u64,
+    modified: SystemTime,
+    /// The store's own name of the state.
+    e_tag: Option<String>,
+    version: Version,
+}
+
+impl Found {
+    fn of(meta: &ObjectMeta) -> Self {
+        let mut state = String::new();
+        let modified = meta.last_modified.timestamp_nanos_opt().unwrap_or(0);
+        // Without a tag there is nothing but size and time to tell states apart.
+        let _ = write!(state, "{:?} {:?} {} {modified}", meta.e_tag, meta.version, meta.size);
+        let mut tag = [0; 16];
+        tag.copy_from_slice(&Sha256::digest(state)[..16]);
+        Self {
+            size: meta.size,
+            modified: meta.last_modified.into(),
+            e_tag: meta.e_tag.clone(),
+            version: Version::Object { size: meta.size, tag },
+        }
+    }
+}
+
+impl Found {
+    fn state(&self) -> Option<State<'_>> {
+        match &self.version {
+            Version::Object { size, tag } => Some(State { size: *size, tag }),
+            Version::File { .. } => None,
+        }
+    }
+}
+
+impl Bucket {
+    /// The objects below `prefix` of a store. `location` is what a person calls the place. What is fetched whole is kept in
+    /// `disk`, if there is one.
+    ///
+    /// # Errors
+    /// When no threads can be started.
+    pub fn new(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        location: String,
+        limits: Limits,
+        disk: Option<DiskCache>,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("dcfs fetch")
+            .enable_all()
+            .build()?;
+        Ok(Self(Arc::new(Shared {
+            store,
+            prefix,
+            location,
+            limits,
+            disk,
+            requests: Semaphore::new(limits.parallel.get()),
+            kept: Mutex::new(Kept {
+                objects: LruCache::unbounded(),
+                bytes: 0,
+            }),
+            known: Mutex::default(),
+            opened: SystemTime::now(),
+            runtime,
+        })))
+    }
+}
+
+impl Shared {
+    fn name(&self, path: &str) -> String {
+        format!("{}/{path}", self.location)
+    }
+
+    fn path(&self, path: &str) -> Path {
+        path.split('/')
+            .fold(self.prefix.clone(), |prefix, part| prefix.join(part))
+    }
+
+    fn error(&self, path: &str, source: io::Error) -> StoreError {
+        StoreError {
+            name: self.name(path),
+            source,
+        }
+    }
+
+    /// Sends one request, with retries, and waits for all of its answer, which is of at most `limit` bytes.
+    fn request(&self, path: &str, options: GetOptions, limit: u64) -> io::Result<(Bytes, ObjectMeta)> {
+        let wanted = options.range.clone();
+        let is_head = options.head;
+        let expected = |meta: &ObjectMeta| match &wanted {
+            _ if is_head => 0,
+            Some(GetRange::Bounded(range)) => range.end - range.start,
+            _ => meta.size,
+        };
+        let request = async {
+            let _permit = self.requests.acquire().await;
+            let result = self.store.get_opts(&self.path(path), options).await?;
+            let meta = result.meta.clone();
+            let size = expected(&meta);
+            if size > limit {
+                let reason = format!("{size} bytes, expected at most {limit}");
+                return Ok(Err(io::Error::new(io::ErrorKind::FileTooLarge, reason)));
+            }
+            // As much as really comes: nothing large is made room for because a server says that it will.
+            let mut bytes = BytesMut::with_capacity(size.min(MOST_PROMISED) as usize);
+            if !is_head {
+                let mut stream = result.into_stream();
+                while let Some(part) = stream.try_next().await? {
+                    bytes.extend_from_slice(&part);
+                    if bytes.len() as u64 > size {
+                        break;
+                    }
+                }
+            }
+            Ok::<_, Error>(Ok((bytes.freeze(), meta)))
+        };
+        let patience = self.limits.patience;
+        let answer = self
+            .runtime
+            .block_on(async { tokio::time::timeout(patience, request).await });
+        let (bytes, meta) = match answer {
+            Err(_) => {
+                let reason = format!("the store did not answer within {} s", patience.as_secs_f32());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+            }
+            Ok(answer) => answer.map_err(explain)??,
+        };
+        let expected = expected(&meta);
+        if bytes.len() as u64 != expected {
+            let reason = format!("the store sent {} bytes, expected {expected}", bytes.len());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+        }
+        Ok((bytes, meta))
+    }
+
+    /// What the store says of an object now.
+    fn look(&self, path: &str) -> io::Result<Found> {
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
+        let found = Found::of(&self.request(path, options, 0)?.1);
+        self.hold_to(path, &found)?;
+        Ok(found)
+    }
+
+    /// An object stays what it was when it was first found.
+    fn hold_to(&self, path: &str, found: &Found) -> io::Result<()> {
+        let mut known = lock(&self.known);
+        let first = known.entry(path.to_owned()).or_insert_with(|| found.clone());
+        match first.version == found.version {
+            true => Ok(()),
+            false => Err(changed()),
+        }
+    }
+
+    /// All bytes of an object. Those who ask at the same time share the request.
+    fn whole(&self, path: &str, limit: u64) -> io::Result<(Bytes, Found)> {
+        let slot = lock(&self.kept)
+            .objects
+            .get_or_insert(path.to_owned(), Slot::default)
+            .clone();
+        let mut fetch = lock(&slot);
+        match &*fetch {
+            Fetch::Wanted => {}
+            Fetch::Here(bytes, found) => return Ok((bytes.clone(), found.clone())),
+            Fetch::Failed(kind, reason) => return Err(io::Error::new(*kind, reason.clone())),
+        }
+        let fetched = match &self.disk {
+            Some(disk) => self.fetch_once(path, &disk.entry(&self.name(path)), limit),
+            None => self.fetch(path, limit),
+        };
+        *fetch = match &fetched {
+            Ok((bytes, found)) => Fetch::Here(bytes.clone(), found.clone()),
+            Err(error) => Fetch::Failed(error.kind(), error.to_string()),
+        };
+        drop(fetch);
+        match &fetched {
+            Ok((bytes, _)) => self.keep(path, &slot, bytes.len() as u64),
+            Err(_) => {
+                let mut kept = lock(&self.kept);
+                if kept.objects.peek(path).is_some_and(|kept| Arc::ptr_eq(kept, &slot)) {
+                    kept.objects.pop(path);
+                }
+            }
+        }
+        fetched
+    }
+
+    fn fetch(&self, path: &str, limit: u64) -> io::Result<(Bytes, Found)> {
+        let options = GetOptions {
+            if_match: lock(&self.known).get(path).and_then(|first| first.e_tag.clone()),
+            ..GetOptions::default()
+        };
+        let (bytes, meta) = self.request(path, options, limit)?;
+        let found = Found::of(&meta);
+        self.hold_to(path, &found)?;
+        Ok((bytes, found))
+    }
+
+    /// An object from the disk, or fetched and put there, by one process at a time.
+    fn fetch_once(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<(Bytes, Found)> {
+        if let Some(there) = self.on_disk(path, entry, limit)? {
+            return Ok(there);
+        }
+        // Longer than half of its time nobody waits for somebody else's request.
+        let _fetching = entry.lock(self.limits.patience / 2);
+        if let Some(there) = self.on_disk(path, entry, limit)? {
+            return Ok(there);
+        }
+        let (bytes, found) = self.fetch(path, limit)?;
+        if let Some(state) = found.state() {
+            entry.write(state, &bytes);
+        }
+        Ok((bytes, found))
+    }
+
+    /// An object that is on the disk in the state in which the store has it. Where no state of it is, the store is not asked.
+    fn on_disk(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<Option<(Bytes, Found)>> {
+        if !entry.has_any() {
+            return Ok(None);
+        }
+        let known = lock(&self.known).get(path).cloned();
+        let found = match known {
+            Some(found) => found,
+            None => self.look(path)?,
+        };
+        let bytes = found
+            .state()
+            .filter(|state| state.size <= limit)
+            .and_then(|state| entry.read(state));
+        Ok(bytes.map(|bytes| (bytes, found)))
+    }
+
+    /// Counts an object that was fetched, and forgets those used longest ago.
+    fn keep(&self, path: &str, slot: &Slot, bytes: u64) {
+        let mut kept = lock(&self.kept);
+        if !kept.objects.peek(path).is_some_and(|kept| Arc::ptr_eq(kept, slot)) {
+            return;
+        }
+        kept.bytes += bytes;
+        while kept.bytes > self.limits.kept_bytes {
+            // One that is being fetched is not counted yet.
+            let counted = |slot: &Slot| match &*slot.try_lock().ok()? {
+                Fetch::Here(bytes, _) => Some(bytes.len() as u64),
+                _ => None,
+            };
+            let oldest = kept.objects.iter().rev().find_map(|(name, slot)| {
+                let size = counted(slot)?;
+                (name != path).then(|| (name.clone(), size))
+            });
+            let Some((oldest, size)) = oldest else { break };
+            kept.objects.pop(&oldest);
+            kept.bytes -= size;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn changed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::StaleNetworkFileHandle,
+        "the object is not the one that was found before: the dataset was replaced; mount it again",
+    )
+}
+
+/// What the store said, in one line, as the kind of error that the same would be of a file.
+fn explain(error: Error) -> io::Error {
+    let kind = match &error {
+        Error::NotFound { .. } => io::ErrorKind::NotFound,
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
+        Error::Precondition { .. } => return changed(),
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => io::ErrorKind::Unsupported,
+        _ => io::ErrorKind::Other,
+    };
+    // Answers of servers are text of all kinds, some of several lines.
+    let text = error.to_string();
+    let line: Vec<&str> = text.split_whitespace().collect();
+    io::Error::new(kind, line.join(" "))
+}
+
+impl Store for Bucket {
+    fn location(&self) -> String {
+        self.0.location.clone()
+    }
+
+    fn open(&self, path: &str) -> Result<Arc<dyn Object>, StoreError> {
+        let found = self.0.look(path).map_err(|source| self.0.error(path, source))?;
+        Ok(Arc::new(Remote {
+            bucket: self.0.clone(),
+            path: path.to_owned(),
+            found,
+            whole: false,
+        }))
+    }
+
+    fn open_whole(&self, path: &str, limit: u64) -> Result<Arc<dyn Object>, StoreError> {
+        let fetched = self.0.whole(path, limit);
+        let (_, found) = fetched.map_err(|source| self.0.error(path, source))?;
+        Ok(Arc::new(Remote {
+            bucket: self.0.clone(),
+            path: path.to_owned(),
+            found,
+            whole: true,
+        }))
+    }
+
+    fn attributes(&self, path: &str) -> Result<Attributes, StoreError> {
+        if !path.is_empty() && !lock(&self.0.known).contains_key(path) {
+            self.0.look(path).map_err(|source| self.0.error(path, source))?;
+        }
+        self.shown(path)
+    }
+
+    /// Stores do not know this machine's users: what the daemon may read is its user's.
+    fn shown(&self, path: &str) -> Result<Attributes, StoreError> {
+        let found = lock(&self.0.known).get(path).cloned();
+        let is_folder = path.is_empty();
+        let access = Access {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+            mode: if is_folder { 0o500 } else { 0o400 },
+        };
+        let version = Version::Object { size: 0, tag: [0; 16] };
+        Ok(Attributes {
+            size: found.as_ref().map_or(0, |found| found.size),
+            modified: found.as_ref().map_or(self.0.opened, |found| found.modified),
+            is_folder,
+            version: found.map_or(version, |found| found.version),
+            access,
+        })
+    }
+
+    fn forget(&self, path: &str) {
+        if let Some(disk) = &self.0.disk {
+            disk.entry(&self.0.name(path)).forget();
+        }
+        let mut kept = lock(&self.0.kept);
+        let slot = kept.objects.pop(path);
+        // Whoever is fetching it has it counted only if it is still there then.
+        if let Some(slot) = slot
+            && let Ok(fetch) = slot.try_lock()
+            && let Fetch::Here(bytes, _) = &*fetch
+        {
+            kept.bytes = kept.bytes.saturating_sub(bytes.len() as u64);
+        }
+    }
+
+    fn requests_at_once(&self) -> usize {
+        self.0.limits.parallel.get()
+    }
+}
+
+struct Remote {
+    bucket: Arc<Shared>,
+    path: String,
+    found: Found,
+    /// Whether it is fetched all at once.
+    whole: bool,
+}
+
+impl Remote {
+    fn range(&self, range: Range<u64>) -> io::Result<Bytes> {
+        if self.whole {
+            let (bytes, _) = self.bucket.whole(&self.path, self.found.size)?;
+            return Ok(bytes.slice(range.start as usize..range.end as usize));
+        }
+        let options = GetOptions {
+            if_match: self.found.e_tag.clone(),
+            range: Some(GetRange::Bounded(range.clone())),
+            ..GetOptions::default()
+        };
+        let (bytes, meta) = self.bucket.request(&self.path, options, range.end - range.start)?;
+        match Found::of(&meta).version == self.found.version {
+            true => Ok(bytes),
+            false => Err(changed()),
+        }
+    }
+}
+
+impl Object for Remote {
+    fn name(&self) -> String {
+        self.bucket.name(&self.path)
+    }
+
+    fn size(&self) -> u64 {
+        self.found.size
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let end = offset
+            .checked_add(buffer.len() as u64)
+            .filter(|&end| end <= self.found.size);
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(&self.range(offset..end)?);
+        Ok(())
+    }
+
+    /// The state in which it was found. Whatever is read later is of this state, or an error.
+    fn version(&self) -> io::Result<Version> {
+        Ok(self.found.version)
+    }
+}

@@ -1,0 +1,49 @@
+//! Files of the dataset that appear as they are.
+
+use super::Node;
+use crate::dataset::Dataset;
+use crate::store::{Attributes, StoreError, Version};
+
+/// A file of the dataset that appears unchanged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Path below the dataset's root.
+    pub path: &'static str,
+    /// The folder of the mount it appears in.
+    pub folder: Node,
+    /// Its name there.
+    pub name: &'static str,
+    /// Its size in bytes when the dataset was mounted.
+    pub bytes: u64,
+    /// Its state then.
+    pub version: Version,
+}
+
+impl Stored {
+    /// The files that the manifest promises, with their sizes.
+    pub(super) fn all(dataset: &Dataset) -> Result<Vec<Self>, StoreError> {
+        let manifest = dataset.manifest();
+        let files = [
+            ("manifest.json", Node::Root, "manifest.json", true),
+            ("var.parquet", Node::Root, "var.parquet", manifest.has_var_table),
+            ("var_names.txt", Node::Root, "var_names.txt", manifest.has_var_names),
+            ("gene_order.npy", Node::Root, "gene_order.npy", manifest.has_gene_order),
+            ("obs/schema.json", Node::Obs, "schema.json", manifest.obs.is_some()),
+        ];
+        let stored = files.into_iter().filter(|&(.., promised)| promised);
+        stored
+            .map(|(path, folder, name, _)| {
+                let Attributes {
+                    size: bytes, version, ..
+                } = dataset.store().attributes(path)?;
+                Ok(Self {
+                    path,
+                    folder,
+                    name,
+                    bytes,
+                    version,
+                })
+            })
+            .collect()
+    }
+}
