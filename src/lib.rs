@@ -3,11 +3,13 @@
 //! The library is layered, and each layer knows only those below it:
 //!
 //! * [`format`](mod@format) is what the bytes mean. It does no I/O and starts no threads.
-//! * [`store`] is where the bytes are: today a directory.
+//! * [`store`] is where the bytes are: a directory or an object store.
 //! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
 //!   "these nonzeros of that array of that tile".
 //! * [`obs_cache`] is the node's copy of obs columns, shared with other programs.
-//! * [`write`](mod@write) makes datasets.
+//! * [`view`] says which files a mount shows and which bytes of the dataset each of theirs is.
+//! * [`engine`] has these bytes made and kept, in the [`cache`], and [`fs`] serves them.
+//! * [`write`](mod@write) makes datasets, and [`convert`] makes them of other programs' files.
 
 #[cfg(target_endian = "big")]
 compile_error!(

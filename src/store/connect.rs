@@ -68,8 +68,12 @@ pub fn connect(
         reason: error.to_string(),
     };
     let (scheme, prefix) = ObjectStoreScheme::parse(url).map_err(|error| failed(&error))?;
+    let allow_http = connection.allow_http || ["AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP"].into_iter().any(is_set);
+    if !allow_http && let Some(endpoint) = &connection.endpoint {
+        refuse_unencrypted(endpoint).map_err(|reason| failed(&reason))?;
+    }
     let client = ClientOptions::new()
-        .with_allow_http(connection.allow_http || url.scheme() == "http")
+        .with_allow_http(allow_http || url.scheme() == "http")
         .with_connect_timeout(CONNECT_TIMEOUT.min(limits.patience))
         .with_read_timeout(SILENCE.min(limits.patience))
         .with_timeout(limits.patience)
@@ -87,7 +91,15 @@ pub fn connect(
         retry_timeout: limits.patience,
     };
     let (store, prefix): (Result<Arc<dyn ObjectStore>, _>, Path) = match scheme {
-        ObjectStoreScheme::AmazonS3 => (s3(url, connection, client, retry)?, prefix),
+        ObjectStoreScheme::AmazonS3 => {
+            let builder = s3(url, connection)?;
+            // Of the environment or a profile.
+            if !allow_http && let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
+                refuse_unencrypted(&endpoint).map_err(|reason| failed(&reason))?;
+            }
+            let built = builder.with_client_options(client).with_retry(retry).build();
+            (built.map(|store| Arc::new(store) as _), prefix)
+        }
         ObjectStoreScheme::GoogleCloudStorage => (gcs(url, connection, client, retry), prefix),
         ObjectStoreScheme::MicrosoftAzure => {
             if url.username().is_empty()
@@ -115,9 +127,23 @@ pub fn connect(
     Ok(Bucket::new(store, prefix, location, limits, disk)?)
 }
 
+/// Whether a variable of the environment says yes, as the clouds' own tools read it.
+fn is_set(name: &str) -> bool {
+    env::var(name).is_ok_and(|value| ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str()))
+}
+
+fn refuse_unencrypted(endpoint: &str) -> Result<(), String> {
+    match endpoint.starts_with("http://") {
+        true => Err(format!(
+            "the endpoint {endpoint} has no encryption; --allow-http permits it"
+        )),
+        false => Ok(()),
+    }
+}
+
 type Built = Result<Arc<dyn ObjectStore>, object_store::Error>;
 
-fn s3(url: &Url, connection: &Connection, client: ClientOptions, retry: RetryConfig) -> Result<Built, ConnectError> {
+fn s3(url: &Url, connection: &Connection) -> Result<AmazonS3Builder, ConnectError> {
     let mut builder = AmazonS3Builder::from_env().with_url(url.as_str());
     let profile = match connection.anonymous {
         true => Profile::default(),
@@ -151,11 +177,7 @@ fn s3(url: &Url, connection: &Connection, client: ClientOptions, retry: RetryCon
     if let Some(endpoint) = &connection.endpoint {
         builder = builder.with_endpoint(endpoint);
     }
-    let builder = builder
-        .with_skip_signature(connection.anonymous)
-        .with_client_options(client)
-        .with_retry(retry);
-    Ok(builder.build().map(|store| Arc::new(store) as _))
+    Ok(builder.with_skip_signature(connection.anonymous))
 }
 
 fn gcs(url: &Url, connection: &Connection, client: ClientOptions, retry: RetryConfig) -> Built {

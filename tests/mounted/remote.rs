@@ -399,7 +399,7 @@ fn what_is_wrong_with_a_store_is_said_with_what_to_do() {
 
     let plain = ["--endpoint", &server, "--anonymous"];
     let unencrypted = failed_with(&try_info("s3://bucket/made-up.dc", &plain), 1);
-    assert!(unencrypted.contains("http"), "{unencrypted}");
+    assert!(unencrypted.contains("--allow-http permits it"), "{unencrypted}");
 }
 
 #[test]
