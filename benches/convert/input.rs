@@ -10,6 +10,7 @@ use flate2::write::GzEncoder;
 use hdf5_pure::{AttrValue, FileAccessProperties, FileBuilder, MaxExtent, SyncPolicy};
 
 use crate::Result;
+use crate::folder::Folder;
 
 /// Cells that are made up; more are these again.
 const DISTINCT_CELLS: u64 = 20_000;
@@ -32,26 +33,10 @@ impl Shape {
     }
 }
 
-/// The folder the inputs are in, which this process has for itself: two benches at a time would measure each other.
-pub struct Folder {
-    path: PathBuf,
-    _lock: File,
-}
-
 impl Folder {
-    /// Waits for other benches to end.
-    pub fn lock() -> Result<Self> {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = target.parent().unwrap_or(target).join("bench");
-        fs::create_dir_all(&path)?;
-        let lock = File::create(path.join("lock"))?;
-        lock.lock()?;
-        Ok(Self { path, _lock: lock })
-    }
-
     /// An empty place for a dataset.
     pub fn output(&self) -> Result<PathBuf> {
-        let path = self.path.join("converted");
+        let path = self.join("converted");
         if path.exists() {
             fs::remove_dir_all(&path)?;
         }
@@ -70,7 +55,7 @@ impl Folder {
     }
 
     fn make(&self, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-        let (whole, partial) = (self.path.join(name), self.path.join(format!("{name}.partial")));
+        let (whole, partial) = (self.join(name), self.join(format!("{name}.partial")));
         if whole.exists() {
             return Ok(whole);
         }

@@ -9,6 +9,8 @@
 //!
 //! Only lines of the table whose name contains one of the `NAME`s are measured. `--quick` makes the inputs ten times smaller.
 
+#[path = "../mount/folder.rs"]
+mod folder;
 mod input;
 mod memory;
 mod speed;
@@ -72,7 +74,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let wanted = Wanted::parse(std::env::args().skip(1))?;
-    let folder = input::Folder::lock()?;
+    let folder = folder::Folder::lock()?;
     let mut table = Table::default();
     speed::measure(&wanted, &folder, &mut table)?;
     memory::measure(&wanted, &folder, &mut table)?;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::input::{Folder, Shape};
+use crate::folder::Folder;
+use crate::input::Shape;
 use crate::table::{Line, Table, Target};
 use crate::{Result, Wanted};
 

@@ -11,7 +11,8 @@ use dcfs::convert::run::{ConvertOptions, prepare};
 use dcfs::convert::source::Reading;
 use dcfs::format::manifest::{Manifest, tile_path};
 
-use crate::input::{Folder, Shape};
+use crate::folder::Folder;
+use crate::input::Shape;
 use crate::table::{Line, Table, Target, median};
 use crate::{Result, Wanted};
 
