@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dcfs::dataset::Dataset;
-use dcfs::view::{Node, Size, View};
+use dcfs::view::{Node, Size, View, ViewOptions};
 
 use crate::memory::Memory;
 
@@ -15,7 +15,9 @@ pub fn walk(store: Memory) {
     let Ok(dataset) = Dataset::open(Arc::new(store)) else {
         return;
     };
-    let Ok(view) = View::new(Arc::new(dataset)) else { return };
+    let Ok(view) = View::new(Arc::new(dataset), ViewOptions::default()) else {
+        return;
+    };
     folder(&view, Node::Root);
     let tiles = view.dataset().manifest().n_tiles();
     for tile in [0, tiles / 2, tiles.saturating_sub(1)]
@@ -26,7 +28,7 @@ pub fn walk(store: Memory) {
             folder(&view, at);
         }
     }
-    for at in [Node::Obs, Node::Control] {
+    for at in [Node::Obs, Node::Matrix, Node::Control] {
         folder(&view, at);
     }
 }
@@ -68,6 +70,8 @@ fn extent_bytes(extent: &dcfs::view::Extent) -> u64 {
     use dcfs::view::Extent::*;
     match extent {
         Literal(_, range) => range.len() as u64,
-        Array { bytes, .. } | Column { bytes, .. } | Stored { bytes, .. } => bytes.end - bytes.start,
+        Array { bytes, .. } | RowStarts { bytes, .. } | Rows { bytes, .. } | Stored { bytes, .. } => {
+            bytes.end - bytes.start
+        }
     }
 }
