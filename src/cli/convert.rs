@@ -20,6 +20,7 @@ use crate::convert::plan::{Join, PlanOptions};
 use crate::convert::run::{ConvertOptions, Converted, Prepared, Progress, prepare};
 use crate::convert::source::{Reading, Source};
 use crate::convert::tenx_h5::GENE_EXPRESSION;
+use crate::store::Location;
 
 /// Make a dataset of AnnData, 10x Genomics or MatrixMarket data
 ///
@@ -170,7 +171,23 @@ pub(super) fn exit_code(error: &ConvertError) -> u8 {
     }
 }
 
+/// Object stores are read by other commands; here their URLs would be taken for paths.
+fn refuse_urls(args: &ConvertArgs) -> Result<(), ConvertError> {
+    for path in args.inputs.iter().chain([&args.output]) {
+        if !path.exists()
+            && !matches!(Location::parse(path.as_os_str()), Ok(Location::Folder(folder)) if folder == *path)
+        {
+            return Err(ConvertError::Plan(format!(
+                "{} is a URL; dcfs convert reads and writes files of this machine",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn run(args: &ConvertArgs) -> Result<(), ConvertError> {
+    refuse_urls(args)?;
     let begun = Instant::now();
     let options = args.options();
     let mut reading = Reading::new(threads(args.threads), Path::new(""));

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -264,6 +265,7 @@ fn localize(args: &LocalizeArgs) -> Result<(), ObsError> {
         threads: given.unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)),
         done: &|| bar.inc(1),
         stop: &stop,
+        patience: Duration::MAX,
     };
     let added = cache.localize(&dataset, &wanted, work);
     bar.finish_and_clear();

@@ -39,6 +39,9 @@ pub struct VerifyArgs {
     /// Column of the gene tables by which genes are the same, such as gene_ids [default: the names]
     #[arg(long, value_name = "COLUMN", requires = "against")]
     gene_key: Option<String>,
+    /// Column of obs that was left out of the dataset; may be given several times
+    #[arg(long, value_name = "COLUMN", requires = "against")]
+    obs_exclude: Vec<String>,
     /// Threads that read and decode [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -107,7 +110,7 @@ fn against(args: &VerifyArgs, dataset: &Dataset, pool: &ThreadPool) -> Result<Co
     let compared = bar.clone();
     reading.progress = Arc::new(move |cells| compared.inc(cells));
     let key = args.gene_key.as_deref();
-    let found = compare(dataset, &args.dataset, &sources, key, &reading, pool);
+    let found = compare(dataset, &args.dataset, &sources, key, &args.obs_exclude, &reading, pool);
     bar.finish_and_clear();
     found
 }

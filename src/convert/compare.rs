@@ -58,6 +58,7 @@ fn failed(error: DatasetError) -> ConvertError {
 /// were shuffled, those of the inputs are shuffled again, in a temporary file.
 ///
 /// `gene_key` is the column of the gene tables by which genes of several inputs are the same, if it is not their index.
+/// Columns of obs that the dataset lacks are differences, but for those of `obs_exclude`.
 ///
 /// # Errors
 /// When either cannot be read, or the dataset cannot be compared cell by cell because nobody knows how its cells were
@@ -67,6 +68,7 @@ pub fn compare(
     root: &Path,
     sources: &[Box<dyn Source>],
     gene_key: Option<&str>,
+    obs_exclude: &[String],
     reading: &Reading,
     pool: &ThreadPool,
 ) -> Result<Comparison> {
@@ -82,7 +84,7 @@ pub fn compare(
         ));
     }
     let mut side = Side {
-        obs: Obs::new(dataset, sources, &mut found)?,
+        obs: Obs::new(dataset, sources, obs_exclude, &mut found)?,
         stored: StoredRows::new(dataset, pool),
         found,
         next: 0,
@@ -352,7 +354,12 @@ struct Obs<'a> {
 }
 
 impl<'a> Obs<'a> {
-    fn new(dataset: &'a Dataset, sources: &[Box<dyn Source>], found: &mut Comparison) -> Result<Option<Self>> {
+    fn new(
+        dataset: &'a Dataset,
+        sources: &[Box<dyn Source>],
+        obs_exclude: &[String],
+        found: &mut Comparison,
+    ) -> Result<Option<Self>> {
         let schema = dataset.schema();
         let position = |name: &str| schema.and_then(|schema| schema.position(name));
         let mut excluded = Vec::new();
@@ -360,6 +367,11 @@ impl<'a> Obs<'a> {
             if position(&column.name).is_none() && !excluded.contains(&column.name) {
                 excluded.push(column.name.clone());
             }
+        }
+        for column in excluded.iter().filter(|column| !obs_exclude.contains(column)) {
+            found.differs(format!(
+                "obs: the dataset has no column {column:?}, which the input has"
+            ));
         }
         found.not_compared.clone_from(&excluded);
         let Some(schema) = schema else {

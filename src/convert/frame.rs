@@ -28,6 +28,8 @@ pub(crate) struct Frame {
     index_name: Option<String>,
     columns: Vec<SourceColumn>,
     values: Vec<Values>,
+    /// A column that is the index as well.
+    is_index_too: Option<String>,
 }
 
 /// Where a column's values are.
@@ -59,6 +61,10 @@ struct Vocabulary {
     labels: Vec<String>,
     /// The label of each stored code; the same as the code unless a label stands there twice.
     label_of_code: Vec<i32>,
+    /// Whether the labels were text before they were labels.
+    is_text: bool,
+    /// Whether the input says that the labels have an order.
+    is_ordered: bool,
 }
 
 impl Frame {
@@ -86,9 +92,12 @@ impl Frame {
             Some(order) => order.to_vec(),
             None => file.members(name)?,
         };
+        let listed = attributes.texts("column-order").is_some();
+        let is_index_too = (listed && order.contains(&index_key)).then(|| index_key.clone());
+        // Without a list, what 0.7 keeps apart looks like a column.
         let names = order
             .into_iter()
-            .filter(|column| *column != index_key && column != "__categories");
+            .filter(|column| *column != index_key && (listed || column != "__categories"));
         let (mut columns, mut values) = (Vec::new(), Vec::new());
         for column in names {
             let stored = read_column(file, name, &column)?;
@@ -110,6 +119,7 @@ impl Frame {
             index_name: (index_key != "_index").then_some(index_key),
             columns,
             values,
+            is_index_too,
         })
     }
 
@@ -132,7 +142,7 @@ impl Frame {
                 (Element::Number(number), Node::Dataset(labels)) => Values::FieldCodes {
                     records: Arc::clone(&records),
                     number: *number,
-                    vocabulary: Vocabulary::new(read_labels(&labels)?),
+                    vocabulary: read_vocabulary(&labels)?,
                     member,
                 },
                 _ => Values::of_member(&records, member),
@@ -154,6 +164,7 @@ impl Frame {
             index_name: None,
             columns,
             values,
+            is_index_too: None,
         })
     }
 
@@ -165,6 +176,40 @@ impl Frame {
     /// The columns, without the index.
     pub(crate) fn columns(&self) -> &[SourceColumn] {
         &self.columns
+    }
+
+    /// What of the frame is lost or becomes something else.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let with = |is: fn(&Vocabulary) -> bool| -> Vec<String> {
+            let columns = self.columns.iter().zip(&self.values);
+            columns
+                .filter(|(_, values)| values.vocabulary().is_some_and(is))
+                .map(|(column, _)| format!("{:?}", column.name))
+                .collect()
+        };
+        let (others, ordered) = (with(|v| !v.is_text), with(|v| v.is_ordered));
+        if !others.is_empty() {
+            notes.push(format!(
+                "{}: categories that are no text become text: {}",
+                self.name,
+                others.join(", ")
+            ));
+        }
+        if !ordered.is_empty() {
+            notes.push(format!(
+                "{}: categories have no order any more: {}",
+                self.name,
+                ordered.join(", ")
+            ));
+        }
+        if let Some(column) = &self.is_index_too {
+            notes.push(format!(
+                "{}: the column {column:?} is the index as well, and is kept as that alone",
+                self.name
+            ));
+        }
+        notes
     }
 
     /// The name of the index, where it has one.
@@ -232,7 +277,7 @@ fn read_column(file: &H5File, frame: &str, column: &str) -> Result<Values> {
             let categories = format!("{frame}/__categories/{column}");
             match (stored.element(), file.node(&categories)?) {
                 (Element::Number(_), Node::Dataset(labels)) => Ok(Values::Codes {
-                    vocabulary: Vocabulary::new(read_labels(&labels)?),
+                    vocabulary: read_vocabulary(&labels)?,
                     codes: *stored,
                 }),
                 (Element::Record(_) | Element::Other(_), _) => Ok(Values::Unsupported(stored.element().describe())),
@@ -252,17 +297,15 @@ fn read_group_column(file: &H5File, place: &str) -> Result<Values> {
     };
     if let Some(codes) = part("codes")? {
         let categories = format!("{place}/categories");
-        let labels = match file.node(&categories)? {
-            Node::Dataset(labels) => read_labels(&labels)?,
+        let mut vocabulary = match file.node(&categories)? {
+            Node::Dataset(labels) => read_vocabulary(&labels)?,
             // Labels of pandas' nullable string type are a group of values and mask; none of them is missing.
-            Node::Group => read_labels(&file.dataset(&format!("{categories}/values"))?)?,
+            Node::Group => read_vocabulary(&file.dataset(&format!("{categories}/values"))?)?,
             Node::Absent => return Err(file.fault(place, "has codes, but no categories")),
         };
         codes.number()?;
-        return Ok(Values::Codes {
-            codes,
-            vocabulary: Vocabulary::new(labels),
-        });
+        vocabulary.is_ordered = file.attributes(place)?.is_true("ordered");
+        return Ok(Values::Codes { codes, vocabulary });
     }
     if let (Some(values), Some(mask)) = (part("values")?, part("mask")?) {
         if values.rows() != mask.rows() {
@@ -279,6 +322,12 @@ fn read_group_column(file: &H5File, place: &str) -> Result<Values> {
         "a group of the encoding {:?}",
         encoding.unwrap_or_default()
     )))
+}
+
+fn read_vocabulary(labels: &H5Dataset) -> Result<Vocabulary> {
+    let mut vocabulary = Vocabulary::new(read_labels(labels)?);
+    vocabulary.is_text = !matches!(labels.element(), Element::Number(_) | Element::Bool(_));
+    Ok(vocabulary)
 }
 
 /// The labels of a vocabulary: strings, or numbers and truth values as Python prints them.
@@ -303,6 +352,15 @@ fn read_labels(stored: &H5Dataset) -> Result<Vec<String>> {
     Ok(labels)
 }
 
+impl Values {
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        match self {
+            Self::Codes { vocabulary, .. } | Self::FieldCodes { vocabulary, .. } => Some(vocabulary),
+            _ => None,
+        }
+    }
+}
+
 impl Vocabulary {
     fn new(stored: Vec<String>) -> Self {
         let mut first = std::collections::HashMap::new();
@@ -315,7 +373,12 @@ impl Vocabulary {
             });
             label_of_code.push(code);
         }
-        Self { labels, label_of_code }
+        Self {
+            labels,
+            label_of_code,
+            is_text: true,
+            is_ordered: false,
+        }
     }
 }
 

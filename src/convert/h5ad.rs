@@ -84,6 +84,7 @@ impl H5ad {
         }
         let mut notes = Vec::new();
         let genes = read_genes(&var, &mut notes)?;
+        notes.extend(obs.notes().into_iter().chain(var.notes()));
         notes.extend(left_behind(&file, &others)?);
         Ok(Self {
             file,

@@ -168,7 +168,11 @@ impl MtxFolder {
         let (genes, types) = read_genes(&files.genes)?;
         let lengths = (genes.len() as u64, barcodes.len() as u64);
         let mut notes = Vec::new();
-        let cells_are_rows = if (header.rows, header.columns) == lengths {
+        // As many cells as genes fit either way; then alevin's name says that cells are rows.
+        let name = files.matrix.file_name().unwrap_or_default().to_string_lossy();
+        let is_alevin = name.starts_with("quants_mat");
+        let fits = (header.rows, header.columns) == lengths;
+        let cells_are_rows = if fits && !(is_alevin && lengths.0 == lengths.1) {
             false
         } else if (header.columns, header.rows) == lengths {
             notes.push("the matrix is cells by genes".into());

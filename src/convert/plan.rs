@@ -155,6 +155,8 @@ impl GenePlan {
         let mut places: Vec<Arc<Vec<u32>>> = Vec::with_capacity(sources.len());
         // Of each input, its genes that no input before it had.
         let mut new_genes: Vec<Vec<u32>> = Vec::new();
+        // The first input in which a key stands more than once, and that key.
+        let mut ambiguous: Option<(&dyn Source, String)> = None;
         for source in sources {
             let keys = keys(&**source, options.gene_key.as_deref())?;
             let mut seen: HashMap<&str, u32> = HashMap::new();
@@ -175,6 +177,11 @@ impl GenePlan {
                 own.push(place);
             }
             let repeated = seen.values().filter(|&&count| count > 1).count();
+            if ambiguous.is_none()
+                && let Some(key) = keys.iter().find(|key| seen[key.as_str()] > 1)
+            {
+                ambiguous = Some((&**source, key.clone()));
+            }
             if repeated > 0 && notes.is_empty() {
                 notes.push(format!(
                     "{}: {repeated} gene names stand there more than once",
@@ -189,6 +196,20 @@ impl GenePlan {
                 _ => Arc::new(own),
             });
             new_genes.push(new);
+        }
+        // Where all inputs list the same genes in the same order, there is no doubt which is which.
+        let all_alike = places.windows(2).all(|pair| Arc::ptr_eq(&pair[0], &pair[1]));
+        if let Some((source, key)) = ambiguous
+            && (!all_alike || repeated_differ(sources, options.gene_key.as_deref())?)
+        {
+            let column = match &options.gene_key {
+                None => "gene names; tell them apart by another column with --gene-key, such as gene_ids".into(),
+                Some(column) => format!("values of {column:?}; --gene-key needs a column without repetitions"),
+            };
+            return refused(format!(
+                "{}: {key:?} stands more than once among the {column}",
+                source.path().display()
+            ));
         }
         let everywhere = |place: u32| holders[place as usize] as usize == sources.len();
         let kept: Vec<u32> = match options.join {
@@ -288,6 +309,29 @@ fn keys(source: &dyn Source, column: Option<&str>) -> Result<Vec<String>> {
             ConvertError::input(source.path(), "gene table", fault)
         }),
     }
+}
+
+/// Whether inputs that list the same keys in the same order say different things of genes whose key stands more than once.
+fn repeated_differ(sources: &[Box<dyn Source>], gene_key: Option<&str>) -> Result<bool> {
+    let [first, others @ ..] = sources else {
+        return Ok(false);
+    };
+    let keys = keys(&**first, gene_key)?;
+    let mut count: HashMap<&str, u32> = HashMap::new();
+    keys.iter().for_each(|key| *count.entry(key).or_default() += 1);
+    let repeated: Vec<usize> = (0..keys.len()).filter(|&gene| count[keys[gene].as_str()] > 1).collect();
+    let texts = first.genes().columns.iter().filter_map(|column| {
+        let text = first.genes().text(&column.name)?;
+        Some((&column.name, text))
+    });
+    for (name, text) in texts {
+        for other in others.iter().filter_map(|other| other.genes().text(name)) {
+            if repeated.iter().any(|&gene| text[gene] != other[gene]) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// `own` and `new` are the genes of `source`: all of them, and those that no input before it had.
@@ -899,15 +943,50 @@ mod tests {
     }
 
     #[test]
-    fn genes_of_one_name_are_told_apart_by_their_turn() {
-        let plan = genes(&[&["x", "y", "x"], &["y", "x", "x"]], Join::Same).unwrap();
-        assert_eq!(*plan.places[1], [Some(1), Some(0), Some(2)]);
+    fn genes_of_one_name_are_those_of_the_same_place_or_refused() {
+        let plan = genes(&[&["x", "y", "x"], &["x", "y", "x"]], Join::Same).unwrap();
+        assert_eq!(*plan.places[1], [Some(0), Some(1), Some(2)]);
         assert!(
             plan.notes[0].contains("1 gene names stand there more than once"),
             "{:?}",
             plan.notes
         );
-        assert!(genes(&[&["x", "x"], &["x"]], Join::Same).is_err());
+        // Which of the two is meant nobody knows.
+        for (inputs, join) in [
+            ([&["x", "y", "x"][..], &["y", "x", "x"]], Join::Same),
+            ([&["x", "x"], &["x"]], Join::Outer),
+            ([&["x"], &["y", "x", "x"]], Join::Inner),
+        ] {
+            let refused = genes(&inputs, join).unwrap_err().to_string();
+            assert!(refused.contains("\"x\" stands more than once"), "{refused}");
+            assert!(refused.contains("--gene-key"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn genes_of_one_name_with_other_ids_are_refused() {
+        let input = |ids: [&str; 3]| {
+            let mut source = table("a", &["x", "y", "x"], vec![]);
+            let ids: ArrayRef = Arc::new(StringArray::from_iter_values(ids));
+            source.gene_tables()[0].columns.push(GeneColumn {
+                name: "gene_ids".into(),
+                values: ids,
+            });
+            source
+        };
+        let plan = |inputs: &[Box<dyn Source>], key: Option<&str>| {
+            let options = PlanOptions {
+                gene_key: key.map(str::to_owned),
+                ..PlanOptions::default()
+            };
+            GenePlan::new(inputs, &options)
+        };
+        assert!(plan(&[input(["1", "2", "3"]), input(["1", "9", "3"])], None).is_ok());
+        let swapped = [input(["1", "2", "3"]), input(["3", "2", "1"])];
+        let refused = plan(&swapped, None).err().unwrap().to_string();
+        assert!(refused.contains("\"x\" stands more than once"), "{refused}");
+        let told_apart = plan(&swapped, Some("gene_ids")).unwrap();
+        assert_eq!(*told_apart.places[1], [Some(2), Some(1), Some(0)]);
     }
 
     #[test]

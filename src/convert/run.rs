@@ -25,6 +25,8 @@ use crate::write::{DatasetWriter, Encoded, Finished, Genes as WrittenGenes, Writ
 const BLOCKS_AHEAD: usize = 2;
 /// Bytes that a nonzero takes in the temporary file of a shuffle.
 const SHUFFLED_BYTES_PER_NONZERO: u64 = 8;
+/// Rows of obs that are checked at a time.
+const OBS_ROWS: u64 = 1 << 16;
 /// Between two tellings of progress, and between two looks at whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -163,7 +165,14 @@ pub fn prepare(
     };
     prepared.tile_bytes = (estimate.bytes(prepared.options.level) * share) as u64;
     prepared.check_space(out)?;
+    prepared.check_obs(reading)?;
     Ok(prepared)
+}
+
+/// Those of `inputs` inputs that are scanned when `sample` says how many.
+fn sampled(inputs: usize, sample: Option<usize>) -> impl Iterator<Item = usize> {
+    let wanted = sample.unwrap_or(inputs).clamp(1, inputs);
+    (0..wanted).map(move |turn| turn * inputs / wanted)
 }
 
 /// What the inputs hold by gene, or as many of them as `sample` says; and the cells of those.
@@ -173,9 +182,8 @@ fn scan(
     sample: Option<usize>,
     reading: &Reading,
 ) -> Result<(Totals, u64)> {
-    let wanted = sample.unwrap_or(sources.len()).clamp(1, sources.len());
     let (mut totals, mut cells) = (Totals::default(), 0);
-    for input in (0..wanted).map(|turn| turn * sources.len() / wanted) {
+    for input in sampled(sources.len(), sample) {
         genes.add(input, &sources[input].scan(reading)?, &mut totals);
         cells += sources[input].n_cells();
     }
@@ -183,6 +191,20 @@ fn scan(
 }
 
 impl Prepared {
+    /// Makes every row of obs of the inputs that were scanned once, so that what cannot be written is known before an
+    /// output is touched.
+    fn check_obs(&self, reading: &Reading) -> Result<()> {
+        for input in sampled(self.sources.len(), self.options.sort_sample) {
+            let cells = self.sources[input].n_cells();
+            for first in (0..cells).step_by(OBS_ROWS as usize) {
+                reading.tick(0)?;
+                self.obs
+                    .rows(&self.sources, input, first..cells.min(first + OBS_ROWS))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Genes of the dataset.
     pub fn n_genes(&self) -> usize {
         self.genes.genes.len()

@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arrow::array::ArrayRef;
 
 use super::{Dataset, lock};
 use crate::format::TileId;
 use crate::obs_cache::{CacheError, CachedColumn, ObsCache, Work};
+
+/// A reader that waits for longer is better served from the dataset.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Columns in the cache that were opened, each once for the life of the dataset.
 pub(super) struct LocalColumns {
@@ -49,6 +53,7 @@ impl LocalColumns {
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             done: &|| (),
             stop: &AtomicBool::new(false),
+            patience: PATIENCE,
         };
         let open = || -> Result<Option<CachedColumn>, CacheError> {
             self.cache.localize(dataset, &[column], work)?;

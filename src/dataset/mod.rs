@@ -78,6 +78,7 @@ impl Dataset {
             source,
         })?;
         drop(text);
+        store.anchor("manifest.json");
         let schema = if manifest.obs.is_some() {
             let path = SCHEMA_PATH;
             let text = read_whole(&*store, path, SCHEMA_LIMIT)?;

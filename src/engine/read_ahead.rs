@@ -17,6 +17,8 @@ use crate::view::ArrayFile;
 
 /// A reader has read this many bytes in a row: more than the kernel reads around a page that somebody touched.
 const RUN: u64 = 8 << 20;
+/// Where waiting for a tile costs a request to a server, less is taken for the beginning of a run.
+const REMOTE_RUN: u64 = 1 << 20;
 /// The kernel sends the requests of its own read-ahead in any order; so far apart they still belong together.
 const FORTH: u64 = 4 << 20;
 const BACK: u64 = 8 << 20;
@@ -81,7 +83,7 @@ impl Readers {
 
     /// Notes a read of `bytes` of an array of the whole matrix. Returns the reader and its place if chunks are to be decoded
     /// for it; then [`Self::decoded`] must be called.
-    fn note(&self, array: Array, bytes: &Range<u64>) -> Option<(u64, u64)> {
+    fn note(&self, array: Array, bytes: &Range<u64>, run: u64) -> Option<(u64, u64)> {
         let mut known = self.lock();
         known.clock += 1;
         let clock = known.clock;
@@ -91,7 +93,7 @@ impl Readers {
         reader.start = reader.start.min(bytes.start);
         reader.at = reader.at.max(bytes.end);
         let way = reader.at - reader.start;
-        if way < RUN || reader.read < way / 4 * 3 || reader.at < reader.next {
+        if way < run || reader.read < way / 4 * 3 || reader.at < reader.next {
             return None;
         }
         reader.next = u64::MAX;
@@ -177,7 +179,11 @@ impl Engine {
     /// Notes a read of bytes of a tile's array, and has the next chunks decoded if somebody reads on.
     pub(super) fn note_read(self: &Arc<Self>, tile: TileId, array: Array, bytes: &Range<u64>) {
         let start = self.view.dataset().manifest().nnz_before(tile) * array.width();
-        let noted = self.readers.note(array, &(start + bytes.start..start + bytes.end));
+        let run = match self.view.dataset().store().is_remote() {
+            true => REMOTE_RUN,
+            false => RUN,
+        };
+        let noted = self.readers.note(array, &(start + bytes.start..start + bytes.end), run);
         if let Some((reader, place)) = noted {
             self.spawn(move |engine| {
                 let ahead = engine.decode_ahead(array, place);
@@ -300,7 +306,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn note(readers: &Readers, array: Array, start: u64, length: u64) -> bool {
-        readers.note(array, &(start..start + length)).is_some()
+        readers.note(array, &(start..start + length), RUN).is_some()
     }
 
     #[test]
@@ -353,7 +359,7 @@ mod tests {
         let readers = Readers::default();
         let mut asked = Vec::new();
         for i in 0..40 {
-            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB)) {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN) {
                 asked.push(i);
                 let (decoded, next) = (Vec::new(), place + 10 * MIB);
                 readers.decoded(reader, Ahead { decoded, next });
@@ -366,7 +372,7 @@ mod tests {
     fn read_on(readers: &Readers) -> (Vec<Decoded>, Vec<Key>) {
         let (mut made, mut given_up) = (Vec::<Decoded>::new(), Vec::new());
         for i in 0..300 {
-            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB)) {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN) {
                 let (tile, array, chunk, next) = (0, Array::Data, made.len(), place + 4 * MIB);
                 let decoded = vec![(Key::Chunk { tile, array, chunk }, next)];
                 made.extend(&decoded);

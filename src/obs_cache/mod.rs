@@ -10,21 +10,23 @@ mod column;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc::writer::FileWriter;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::dataset::{Dataset, DatasetError};
@@ -39,6 +41,8 @@ pub use column::{CachedColumn, Disagreement};
 const COLUMNS_AT_ONCE: usize = 64;
 /// Tiles whose values are held while they wait to be written, for each thread.
 const TILES_AHEAD: usize = 4;
+/// How often a lock is tried that somebody else holds.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// What names of files begin with that are being written.
 const TEMPORARY: &str = ".dcfs-";
 
@@ -67,6 +71,9 @@ pub enum CacheError {
     /// Arrow could not write a column.
     #[error("column {column:?} cannot be written: {source}")]
     Encode { column: String, source: ArrowError },
+    /// Others were adding columns for too long.
+    #[error("{} is locked by another program that adds columns", .0.display())]
+    Busy(PathBuf),
     /// Somebody wants it to stop.
     #[error("interrupted")]
     Interrupted,
@@ -94,6 +101,8 @@ pub struct Work<'a> {
     pub done: &'a (dyn Fn() + Sync),
     /// Set when it is to stop.
     pub stop: &'a AtomicBool,
+    /// How long to wait for others that add columns.
+    pub patience: Duration,
 }
 
 impl ObsCache {
@@ -139,12 +148,20 @@ impl ObsCache {
         let (obs, columns) = obs_of(dataset)?;
         let column = &columns[column];
         let path = self.path(obs, column)?;
-        let file = match File::open(&path) {
+        let file = match trust::open_file(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(CacheError::io("open", &path)(error)),
         };
         trust::check(&self.root, &path, &file)?;
+        // The dataset may have been open to more when the copy was made.
+        let private = file
+            .metadata()
+            .is_ok_and(|metadata| metadata.permissions().mode() & 0o077 == 0);
+        if !private && !is_open_to_all(dataset)? {
+            let closed = file.set_permissions(Permissions::from_mode(0o600));
+            closed.map_err(CacheError::io("close to others", &path))?;
+        }
         let manifest = dataset.manifest();
         let cells = (0..manifest.n_tiles()).map(|tile| manifest.tile_cells(tile));
         match CachedColumn::open(file, column, cells) {
@@ -186,7 +203,7 @@ impl ObsCache {
         let columns_folder = folder.join("obs");
         create_folders(&columns_folder, open_to_all)?;
         trust::check_folders(&self.root, &columns_folder)?;
-        let _lock = lock(&folder.join(".lock"), open_to_all)?;
+        let _lock = lock(&folder.join(".lock"), open_to_all, work)?;
         remove_leftovers(&columns_folder)?;
         let missing = self.missing(dataset, columns)?;
         for columns in missing.chunks(COLUMNS_AT_ONCE) {
@@ -234,15 +251,28 @@ fn create_folders(path: &Path, open_to_all: bool) -> Result<(), CacheError> {
 }
 
 /// Waits for the exclusive lock. It ends when the file is closed, whatever becomes of this process.
-fn lock(path: &Path, open_to_all: bool) -> Result<File, CacheError> {
+fn lock(path: &Path, open_to_all: bool, work: Work) -> Result<File, CacheError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(if open_to_all { 0o644 } else { 0o600 })
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
         .open(path)
         .map_err(CacheError::io("open", path))?;
-    flock(&file, FlockOperation::LockExclusive).map_err(|errno| CacheError::io("lock", path)(errno.into()))?;
+    let until = Instant::now().checked_add(work.patience);
+    while let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        if errno != Errno::WOULDBLOCK {
+            return Err(CacheError::io("lock", path)(errno.into()));
+        }
+        if work.stop.load(Ordering::Relaxed) {
+            return Err(CacheError::Interrupted);
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Err(CacheError::Busy(path.to_owned()));
+        }
+        thread::sleep(LOCK_PAUSE);
+    }
     Ok(file)
 }
 

@@ -1,4 +1,3 @@
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
 use arrow::array::{Array, Int8Array, Int64Array};
@@ -60,6 +59,7 @@ fn work() -> Work<'static> {
         threads: NonZeroUsize::new(3).unwrap(),
         done: &|| (),
         stop: &NEVER,
+        patience: Duration::from_secs(60),
     }
 }
 
@@ -398,4 +398,41 @@ fn a_name_that_makes_too_long_a_file_name_is_refused_by_name() {
     let long = columns.iter().position(|column| column.name.len() > 255).unwrap();
     let refused = node.cache.localize(&dataset, &[0, long], work()).unwrap_err();
     assert!(matches!(refused, CacheError::Name(name) if name == columns[long].name));
+}
+
+#[test]
+fn a_copy_is_closed_when_the_dataset_is() {
+    let node = Node::new();
+    let root = node.folder.path().join("made-up.dc");
+    for folder in [node.folder.path(), &root, &root.join("obs")] {
+        fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(root.join("obs/schema.json"), Permissions::from_mode(0o644)).unwrap();
+    node.cache.localize(&node.dataset(), &[0], work()).unwrap();
+    let mode = || fs::metadata(node.file(0)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o644);
+    fs::set_permissions(root.join("obs/schema.json"), Permissions::from_mode(0o600)).unwrap();
+    assert_holds(&node.cache, &node.dataset(), 0);
+    assert_eq!(mode(), 0o600);
+}
+
+#[test]
+fn a_lock_that_others_hold_is_waited_for_no_longer_than_told() {
+    let node = Node::new();
+    let dataset = node.dataset();
+    node.cache.localize(&dataset, &[0], work()).unwrap();
+    let folder = node.file(0).parent().unwrap().parent().unwrap().to_owned();
+    let held = File::open(folder.join(".lock")).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let hasty = Work {
+        patience: Duration::ZERO,
+        ..work()
+    };
+    let busy = node.cache.localize(&dataset, &[1], hasty).unwrap_err();
+    assert!(matches!(busy, CacheError::Busy(_)), "{busy}");
+    let stop = AtomicBool::new(true);
+    let stopped = node.cache.localize(&dataset, &[1], Work { stop: &stop, ..work() });
+    assert!(matches!(stopped, Err(CacheError::Interrupted)), "{stopped:?}");
+    // What is there needs no lock.
+    assert_eq!(node.cache.localize(&dataset, &[0], work()).unwrap(), 0);
 }

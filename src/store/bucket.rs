@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -55,6 +56,10 @@ struct Shared {
     kept: Mutex<Kept>,
     /// What was found of objects that were asked for.
     known: Mutex<HashMap<String, Found>>,
+    /// An object that is another one when the others may be.
+    anchor: OnceLock<String>,
+    /// Set for good when it is another one.
+    replaced: AtomicBool,
     opened: SystemTime,
     runtime: Runtime,
 }
@@ -144,6 +149,8 @@ impl Bucket {
                 bytes: 0,
             }),
             known: Mutex::default(),
+            anchor: OnceLock::new(),
+            replaced: AtomicBool::new(false),
             opened: SystemTime::now(),
             runtime,
         })))
@@ -223,18 +230,63 @@ impl Shared {
             head: true,
             ..GetOptions::default()
         };
-        let found = Found::of(&self.request(path, options, 0)?.1);
+        let answer = self.request(path, options, 0).map_err(|error| self.or_changed(error))?;
+        let found = Found::of(&answer.1);
         self.hold_to(path, &found)?;
         Ok(found)
     }
 
-    /// An object stays what it was when it was first found.
+    /// An object stays what it was when it was first found. One that is found now must be as old as the anchor, or the anchor still be
+    /// what it was.
     fn hold_to(&self, path: &str, found: &Found) -> io::Result<()> {
+        let anchor = self
+            .anchor
+            .get()
+            .and_then(|anchor| lock(&self.known).get(anchor).cloned());
+        let is_new = !lock(&self.known).contains_key(path);
+        if is_new && anchor.is_some_and(|anchor| found.modified >= anchor.modified) {
+            self.check_anchor()?;
+        }
         let mut known = lock(&self.known);
         let first = known.entry(path.to_owned()).or_insert_with(|| found.clone());
         match first.version == found.version {
             true => Ok(()),
             false => Err(changed()),
+        }
+    }
+
+    /// An error when the anchor is no longer what it was; said once.
+    fn check_anchor(&self) -> io::Result<()> {
+        let Some(anchor) = self.anchor.get() else { return Ok(()) };
+        if !self.replaced.load(Ordering::Relaxed) {
+            let options = GetOptions {
+                head: true,
+                ..GetOptions::default()
+            };
+            let found = match self.request(anchor, options, 0) {
+                Ok((_, meta)) => Some(Found::of(&meta).version),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let first = lock(&self.known).get(anchor).map(|first| first.version);
+            if found == first {
+                return Ok(());
+            }
+            if !self.replaced.swap(true, Ordering::Relaxed) {
+                log::error!(
+                    "{}: another one by now: the dataset was replaced; mount it again",
+                    self.name(anchor)
+                );
+            }
+        }
+        Err(changed())
+    }
+
+    /// What is wrong with an object may be that the dataset is another one.
+    fn or_changed(&self, error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge => self.check_anchor().err().unwrap_or(error),
+            _ => error,
         }
     }
 
@@ -276,7 +328,10 @@ impl Shared {
             if_match: lock(&self.known).get(path).and_then(|first| first.e_tag.clone()),
             ..GetOptions::default()
         };
-        let (bytes, meta) = self.request(path, options, limit)?;
+        let answer = self
+            .request(path, options, limit)
+            .map_err(|error| self.or_changed(error))?;
+        let (bytes, meta) = answer;
         let found = Found::of(&meta);
         self.hold_to(path, &found)?;
         Ok((bytes, found))
@@ -416,6 +471,10 @@ impl Store for Bucket {
             version: found.map_or(version, |found| found.version),
             access,
         })
+    }
+
+    fn anchor(&self, path: &str) {
+        let _ = self.0.anchor.set(path.to_owned());
     }
 
     fn forget(&self, path: &str) {

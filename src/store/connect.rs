@@ -46,9 +46,9 @@ pub enum ConnectError {
 
 const NO_ACCOUNT: &str =
     "no storage account; write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH, or set AZURE_STORAGE_ACCOUNT_NAME";
-/// Connecting takes no longer than this; a server that is there answers at once.
+/// Connecting takes no longer than this, or a quarter of the time that there is; a server that is there answers at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that sends nothing for so long is asked again.
+/// A server that sends nothing for so long, or for a quarter of the time that there is, is asked again.
 const SILENCE: Duration = Duration::from_secs(15);
 
 /// Prepares requests to the store that `url` names. No request is sent yet. Objects that are fetched whole are kept in
@@ -69,13 +69,13 @@ pub fn connect(
     };
     let (scheme, prefix) = ObjectStoreScheme::parse(url).map_err(|error| failed(&error))?;
     let allow_http = connection.allow_http || ["AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP"].into_iter().any(is_set);
-    if !allow_http && let Some(endpoint) = &connection.endpoint {
-        refuse_unencrypted(endpoint).map_err(|reason| failed(&reason))?;
+    if let Some(endpoint) = &connection.endpoint {
+        check_endpoint(endpoint, allow_http).map_err(|reason| failed(&reason))?;
     }
     let client = ClientOptions::new()
         .with_allow_http(allow_http || url.scheme() == "http")
-        .with_connect_timeout(CONNECT_TIMEOUT.min(limits.patience))
-        .with_read_timeout(SILENCE.min(limits.patience))
+        .with_connect_timeout(CONNECT_TIMEOUT.min(limits.patience / 4))
+        .with_read_timeout(SILENCE.min(limits.patience / 4))
         .with_timeout(limits.patience)
         .with_user_agent(http::HeaderValue::from_static(concat!(
             "dcfs/",
@@ -87,15 +87,16 @@ pub fn connect(
             max_backoff: Duration::from_secs(5),
             base: 2.0,
         },
-        max_retries: 10,
+        // What ends them is the time that may pass.
+        max_retries: usize::MAX,
         retry_timeout: limits.patience,
     };
     let (store, prefix): (Result<Arc<dyn ObjectStore>, _>, Path) = match scheme {
         ObjectStoreScheme::AmazonS3 => {
             let builder = s3(url, connection)?;
             // Of the environment or a profile.
-            if !allow_http && let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
-                refuse_unencrypted(&endpoint).map_err(|reason| failed(&reason))?;
+            if let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
+                check_endpoint(&endpoint, allow_http).map_err(|reason| failed(&reason))?;
             }
             let built = builder.with_client_options(client).with_retry(retry).build();
             (built.map(|store| Arc::new(store) as _), prefix)
@@ -132,12 +133,16 @@ fn is_set(name: &str) -> bool {
     env::var(name).is_ok_and(|value| ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str()))
 }
 
-fn refuse_unencrypted(endpoint: &str) -> Result<(), String> {
-    match endpoint.starts_with("http://") {
-        true => Err(format!(
+fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), String> {
+    match Url::parse(endpoint).as_ref().map(|url| (url.scheme(), url.has_host())) {
+        Ok(("https", true)) => Ok(()),
+        Ok(("http", true)) if allow_http => Ok(()),
+        Ok(("http", true)) => Err(format!(
             "the endpoint {endpoint} has no encryption; --allow-http permits it"
         )),
-        false => Ok(()),
+        _ => Err(format!(
+            "the endpoint {endpoint} is no URL, expected https://HOST or http://HOST:PORT"
+        )),
     }
 }
 

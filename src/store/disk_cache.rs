@@ -207,7 +207,7 @@ impl Entry<'_> {
     /// The object in this state, if it is there and whole. One that is not is deleted.
     pub(super) fn read(&self, state: State) -> Option<Bytes> {
         let path = self.file(state);
-        let file = File::open(&path).ok()?;
+        let file = trust::open_file(&path).ok()?;
         if let Err(reason) = trust::check(&self.cache.folder, &path, &file) {
             self.cache.complain(&reason);
             return None;

@@ -131,6 +131,10 @@ pub trait Store: Send + Sync {
         self.attributes(path)
     }
 
+    /// Names an object that was read and that is written last whenever the others are written: when it is another one, so may the
+    /// others be, those as well that were not looked at yet.
+    fn anchor(&self, _path: &str) {}
+
     /// Keeps nothing that was fetched of an object, because it turned out to be wrong.
     fn forget(&self, _path: &str) {}
 

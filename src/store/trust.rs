@@ -3,11 +3,12 @@
 //! A daemon that serves everybody must not serve what somebody else wrote in the name of the dataset. So every folder from
 //! the cache's root on, and the file, must belong to this user or to root, and be closed to the writing of others.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use thiserror::Error;
 
@@ -29,6 +30,18 @@ pub enum Distrust {
     /// It could not be looked at.
     #[error("cannot look at {}: {source}", path.display())]
     Unknown { path: PathBuf, source: io::Error },
+}
+
+/// Opens a file for reading, if it is one: to open a pipe is to wait for whoever writes to it.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
 }
 
 /// Checks a file and the folders it is in.

@@ -418,3 +418,56 @@ fn bad_counts_are_refused_before_anything_is_written() {
     );
     assert!(!output.exists());
 }
+
+/// Files whose obs is odd or bad, written by Python.
+fn odd_obs(scratch: &Path) -> bool {
+    let Some(mut write) = python::script("odd_obs.py") else {
+        return false;
+    };
+    let output = write.arg(scratch).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    true
+}
+
+#[test]
+fn what_is_wrong_with_obs_is_found_before_an_output_is_touched() {
+    let scratch = scratch("odd-obs");
+    if !odd_obs(&scratch) {
+        return;
+    }
+    let (input, output) = (scratch.join("mtx"), scratch.join("out.dc"));
+    write_mtx(&input, &genes(0..20), 10, 1);
+    succeeds(&[&"convert", &output, &input]);
+    let before = files(&output);
+    for (bad, fault) in [("bad_code", "obs/stage"), ("bad_text", "not UTF-8")] {
+        let bad = scratch.join(format!("{bad}.h5ad"));
+        let refused = fails(&[&"convert", &output, &bad, &"--overwrite"]);
+        assert!(refused.contains(fault), "{refused}");
+        assert_eq!(files(&output), before, "the old dataset is as it was");
+        fails(&[&"convert", &scratch.join("new.dc"), &bad, &"--dry-run"]);
+        fails(&[&"convert", &scratch.join("new.dc"), &bad]);
+        assert!(!scratch.join("new.dc").exists());
+    }
+}
+
+#[test]
+fn what_categories_lose_is_said_and_columns_that_are_missing_are_differences() {
+    let scratch = scratch("lost-obs");
+    if !odd_obs(&scratch) {
+        return;
+    }
+    let (input, output) = (scratch.join("odd.h5ad"), scratch.join("out.dc"));
+    let converted = dcfs(&[&"convert", &output, &input, &"--obs-exclude", &"score"]);
+    let notes = String::from_utf8_lossy(&converted.stderr);
+    assert!(
+        notes.contains("categories that are no text become text: \"cluster\""),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("categories have no order any more: \"stage\""),
+        "{notes}"
+    );
+    let differs = fails(&[&"verify", &output, &"--against", &input]);
+    assert!(differs.contains("the dataset has no column \"score\""), "{differs}");
+    succeeds(&[&"verify", &output, &"--against", &input, &"--obs-exclude", &"score"]);
+}

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::data::{MadeUp, files_below, made_up, replace, shared};
+use crate::data::{MadeUp, edit_manifest, files_below, made_up, replace, shared};
 use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, run};
 use crate::server::{Asked, Fate, Server};
 
@@ -16,6 +16,7 @@ in_both_modes!(
     a_wrong_bit_is_an_error_of_its_tile_alone,
     a_store_that_falls_silent_leaves_everything_else,
     a_tile_that_was_replaced_is_stale,
+    a_dataset_that_was_replaced_is_stale_where_nobody_had_looked_yet,
     obs_is_fetched_once_on_a_machine,
     a_second_mount_fetches_nothing_that_is_on_the_disk,
 );
@@ -217,6 +218,39 @@ fn a_tile_that_was_replaced_is_stale(io: Io) {
     );
 }
 
+fn a_dataset_that_was_replaced_is_stale_where_nobody_had_looked_yet(io: Io) {
+    let remote = Remote::new();
+    let mount = remote.mount(io, &[]);
+    let read = |file: &str| fs::read(mount.join(file)).map_err(|error| error.raw_os_error());
+    let known = read("tile_000000/data.i32").unwrap();
+    // Written later than the manifest, as by a copy that did not care for the order.
+    replace(&remote.tile(1), &fs::read(remote.tile(1)).unwrap());
+    assert!(read("tile_000001/data.i32").is_ok());
+    // Another dataset of the same sizes.
+    for tile in [2, 3] {
+        replace(&remote.tile(tile), &fs::read(remote.tile(tile)).unwrap());
+    }
+    let shard = remote.dataset.path.join("obs/obs_0000.parquet");
+    replace(&shard, &fs::read(&shard).unwrap());
+    edit_manifest(&remote.dataset.path, |manifest| {
+        manifest["metadata"]["version"] = 2.into()
+    });
+    assert_eq!(read("tile_000002/data.i32"), Err(Some(libc::ESTALE)));
+    assert_eq!(read("tile_000003/indices.i32"), Err(Some(libc::ESTALE)));
+    assert!(read("obs/total_counts.arrow").is_err());
+    assert_eq!(read("tile_000000/data.i32").unwrap(), known, "what was read stays");
+    let copies = files_below(remote.cache.path());
+    assert!(
+        !copies.iter().any(|file| file.ends_with("total_counts.arrow")),
+        "{copies:?}"
+    );
+    let complaints = mount.complaints();
+    let clear = complaints
+        .iter()
+        .filter(|line| line.contains("manifest.json: another one by now"));
+    assert_eq!(clear.count(), 1, "{complaints:?}");
+}
+
 fn obs_is_fetched_once_on_a_machine(io: Io) {
     let remote = Remote::new();
     let local = remote.local(io);
@@ -393,6 +427,10 @@ fn what_is_wrong_with_a_store_is_said_with_what_to_do() {
     let denied = failed_with(&try_info("s3://bucket/made-up.dc", &options), 1);
     assert!(denied.contains("403") && denied.contains("--anonymous"), "{denied}");
     remote.server.judge(|_| Fate::Answer);
+
+    let no_url = ["--endpoint", "127.0.0.1:9000", "--allow-http", "--anonymous"];
+    let endpoint = failed_with(&try_info("s3://bucket/made-up.dc", &no_url), 1);
+    assert!(endpoint.contains("expected https://HOST"), "{endpoint}");
 
     let scheme = failed_with(&try_info("ftp://host/made-up.dc", &[]), 1);
     assert!(scheme.contains("ftp:// is not supported"), "{scheme}");

@@ -322,6 +322,11 @@ impl Attributes {
         Some(self.values.get(name)?.as_strings().unwrap_or_default())
     }
 
+    /// Whether there is a truth value of this name and it is true.
+    pub(crate) fn is_true(&self, name: &str) -> bool {
+        self.integers(name).is_some_and(|values| values == [1])
+    }
+
     /// A list of integers.
     pub(crate) fn integers(&self, name: &str) -> Option<Vec<i64>> {
         self.values.get(name)?.to_i64s()
