@@ -236,7 +236,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// An object stays what it was when it was first found. One that is found now must be as old as the anchor, or the anchor still be
+    /// An object stays what it was when it was first found. One that is found now must be no newer than the anchor, or the anchor still be
     /// what it was.
     fn hold_to(&self, path: &str, found: &Found) -> io::Result<()> {
         let anchor = self
@@ -244,7 +244,7 @@ impl Shared {
             .get()
             .and_then(|anchor| lock(&self.known).get(anchor).cloned());
         let is_new = !lock(&self.known).contains_key(path);
-        if is_new && anchor.is_some_and(|anchor| found.modified >= anchor.modified) {
+        if is_new && anchor.is_some_and(|anchor| found.modified > anchor.modified) {
             self.check_anchor()?;
         }
         let mut known = lock(&self.known);

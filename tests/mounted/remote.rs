@@ -1,9 +1,10 @@
 //! Datasets in object stores: the same files, one request a tile, and what happens when a store does not do as it should.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::{Duration, SystemTime};
 
 use crate::data::{MadeUp, edit_manifest, files_below, made_up, replace, shared};
 use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, run};
@@ -31,6 +32,14 @@ struct Remote {
 impl Remote {
     fn new() -> Self {
         let dataset = made_up();
+        // Servers tell times in whole seconds; what a test writes is to be newer.
+        for file in files_below(&dataset.path) {
+            let hour = Duration::from_secs(3600);
+            File::open(file)
+                .unwrap()
+                .set_modified(SystemTime::now() - hour)
+                .unwrap();
+        }
         let server = Server::new(dataset.folder.path());
         let cache = Folder::new();
         Self { dataset, server, cache }
