@@ -15,8 +15,13 @@ impl Python {
             return Ok(Self(named.into()));
         }
         let made = std::fs::read_dir(env!("CARGO_TARGET_TMPDIR"))?;
-        let mut found = made.filter_map(|entry| Some(entry.ok()?.path().join("bin/python")));
-        let python = found.find(|python| python.exists());
+        let complete = made.filter_map(|entry| {
+            let home = entry.ok()?.path();
+            let since = home.join("complete").metadata().ok()?.modified().ok()?;
+            Some((since, home.join("bin/python")))
+        });
+        // Requirements change; the last one has what is needed now.
+        let python = complete.max().map(|(_, python)| python);
         let python = python.ok_or("no Python: run `cargo test --release --test mounted` first, or set DCFS_PYTHON")?;
         Ok(Self(python))
     }
