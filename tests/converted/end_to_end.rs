@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use dcfs::dataset::Dataset;
+use dcfs::store::{Directory, Links};
 
 use crate::python;
 use crate::skip::skip;
@@ -470,4 +474,19 @@ fn what_categories_lose_is_said_and_columns_that_are_missing_are_differences() {
     let differs = fails(&[&"verify", &output, &"--against", &input]);
     assert!(differs.contains("the dataset has no column \"score\""), "{differs}");
     succeeds(&[&"verify", &output, &"--against", &input, &"--obs-exclude", &"score"]);
+}
+
+#[test]
+fn a_matrix_of_alevin_has_cells_as_rows_also_where_there_are_as_many_genes() {
+    let scratch = scratch("alevin");
+    let (input, output) = (scratch.join("alevin"), scratch.join("out.dc"));
+    fs::create_dir_all(&input).unwrap();
+    // The first cell has three nonzeros, the others none and one.
+    let matrix = "%%MatrixMarket matrix coordinate integer general\n3 3 4\n1 1 5\n1 2 6\n1 3 7\n3 1 8\n";
+    fs::write(input.join("quants_mat.mtx"), matrix).unwrap();
+    fs::write(input.join("quants_mat_cols.txt"), "g1\ng2\ng3\n").unwrap();
+    fs::write(input.join("quants_mat_rows.txt"), "c1\nc2\nc3\n").unwrap();
+    succeeds(&[&"convert", &output, &input]);
+    let dataset = Dataset::open(Arc::new(Directory::open(&output, Links::Anywhere).unwrap())).unwrap();
+    assert_eq!(dataset.tile(0).unwrap().indptr(), [0, 3, 3, 4]);
 }
