@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
 
@@ -14,6 +14,8 @@ use crate::obs_cache::{CacheError, CachedColumn, ObsCache, Work};
 
 /// A reader that waits for longer is better served from the dataset.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// When others hold the lock, or the dataset could not be read, that is tried again, but not for every tile.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// Columns in the cache that were opened, each once for the life of the dataset.
 pub(super) struct LocalColumns {
@@ -21,8 +23,20 @@ pub(super) struct LocalColumns {
     opened: Mutex<HashMap<usize, Slot>>,
 }
 
-/// Whoever opens a column holds its lock. `Some(None)` when it cannot be had from the cache.
-type Slot = Arc<Mutex<Option<Option<Arc<CachedColumn>>>>>;
+/// Whoever opens a column holds its lock.
+type Slot = Arc<Mutex<State>>;
+
+#[derive(Default)]
+enum State {
+    /// Nobody has asked for it.
+    #[default]
+    Unknown,
+    Here(Arc<CachedColumn>),
+    /// Not to be had before then.
+    Later(Instant),
+    /// Not to be had from the cache at all.
+    Useless,
+}
 
 impl LocalColumns {
     pub(super) fn new(cache: ObsCache) -> Self {
@@ -35,20 +49,29 @@ impl LocalColumns {
     /// Values from the cache, where the column is put if it is not there; `None` when the cache is of no use for it.
     pub(super) fn read(&self, dataset: &Dataset, tile: TileId, column: usize) -> Option<ArrayRef> {
         let slot = lock(&self.opened).entry(column).or_default().clone();
-        let mut opened = lock(&slot);
-        let cached = opened.get_or_insert_with(|| self.open(dataset, column)).clone()?;
-        drop(opened);
+        let mut state = lock(&slot);
+        let is_due = match &*state {
+            State::Unknown => true,
+            State::Later(when) => Instant::now() >= *when,
+            State::Here(_) | State::Useless => false,
+        };
+        if is_due {
+            *state = self.open(dataset, column);
+        }
+        let State::Here(cached) = &*state else { return None };
+        let cached = cached.clone();
+        drop(state);
         match cached.read(tile) {
             Ok(values) => Some(values),
             Err(reason) => {
                 log::warn!("the cached copy of a column is not used any more: {reason}");
-                *lock(&slot) = Some(None);
+                *lock(&slot) = State::Useless;
                 None
             }
         }
     }
 
-    fn open(&self, dataset: &Dataset, column: usize) -> Option<Arc<CachedColumn>> {
+    fn open(&self, dataset: &Dataset, column: usize) -> State {
         let work = Work {
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             done: &|| (),
@@ -60,12 +83,17 @@ impl LocalColumns {
             self.cache.column(dataset, column)
         };
         match open() {
-            Ok(column) => column.map(Arc::new),
+            Ok(Some(column)) => State::Here(Arc::new(column)),
+            Ok(None) => State::Useless,
             // Whoever reads the column is told.
-            Err(CacheError::Dataset(_)) => None,
+            Err(CacheError::Dataset(_)) => State::Later(Instant::now() + PAUSE),
+            Err(error @ CacheError::Busy(_)) => {
+                log::warn!("a column is read from the dataset for a while: {error}");
+                State::Later(Instant::now() + PAUSE)
+            }
             Err(error) => {
                 log::warn!("a column is read from the dataset each time: {error}");
-                None
+                State::Useless
             }
         }
     }

@@ -436,3 +436,18 @@ fn a_lock_that_others_hold_is_waited_for_no_longer_than_told() {
     // What is there needs no lock.
     assert_eq!(node.cache.localize(&dataset, &[0], work()).unwrap(), 0);
 }
+
+#[test]
+fn while_others_hold_the_lock_columns_are_read_from_the_dataset() {
+    let node = Node::new();
+    node.cache.localize(&node.dataset(), &[0], work()).unwrap();
+    let folder = node.file(0).parent().unwrap().parent().unwrap().to_owned();
+    let held = File::open(folder.join(".lock")).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let dataset = node.dataset().with_obs_cache(node.cache.clone());
+    for tile in 0..7 {
+        let expected = dataset.stored_column(tile, 1).unwrap();
+        assert_eq!(&dataset.column(tile, 1).unwrap(), &expected);
+    }
+    assert!(!node.file(1).exists());
+}

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, SystemTime};
 
-use crate::data::{MadeUp, edit_manifest, files_below, made_up, replace, shared};
-use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, run};
+use crate::data::{MadeUp, edit_manifest, files_below, made_up, repeated, replace, shared};
+use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, run, wait_until};
 use crate::server::{Asked, Fate, Server};
 
 in_both_modes!(
@@ -18,6 +20,7 @@ in_both_modes!(
     a_store_that_falls_silent_leaves_everything_else,
     a_tile_that_was_replaced_is_stale,
     a_dataset_that_was_replaced_is_stale_where_nobody_had_looked_yet,
+    tiles_are_fetched_ahead_of_who_reads_on_and_of_nobody_else,
     obs_is_fetched_once_on_a_machine,
     a_second_mount_fetches_nothing_that_is_on_the_disk,
 );
@@ -258,6 +261,52 @@ fn a_dataset_that_was_replaced_is_stale_where_nobody_had_looked_yet(io: Io) {
         .iter()
         .filter(|line| line.contains("manifest.json: another one by now"));
     assert_eq!(clear.count(), 1, "{complaints:?}");
+}
+
+fn tiles_are_fetched_ahead_of_who_reads_on_and_of_nobody_else(io: Io) {
+    // Four megabytes an array and tile.
+    let dataset = repeated(8);
+    let server = Server::new(dataset.path.parent().unwrap());
+    let url = format!("{}/{}", server.url(), dataset.path.file_name().unwrap().display());
+    let cache = Folder::new();
+    let options = ["--fetch-parallel", "3", "--cache-dir", cache.path().to_str().unwrap()];
+    let tiles = |asked: &[Asked]| {
+        let mut tiles: Vec<String> = tiles_asked(asked).into_keys().map(str::to_owned).collect();
+        tiles.sort();
+        tiles
+    };
+    let tile = |tile: usize| {
+        format!(
+            "{}/tiles/tile_{tile:06}.dct",
+            dataset.path.file_name().unwrap().display()
+        )
+    };
+
+    let mount = Mount::with(Path::new(&url), io, &options);
+    let file = File::open(mount.join("X/data.i32")).unwrap();
+    let mut piece = vec![0; 64 << 10];
+    server.take_asked();
+    for far in [5, 2, 6] {
+        file.read_exact_at(&mut piece, far * (4 << 20) + 1).unwrap();
+    }
+    let there = [tile(2), tile(5), tile(6)];
+    assert!(
+        tiles(&server.take_asked()).iter().all(|asked| there.contains(asked)),
+        "who jumps gets what he asks for"
+    );
+    drop(mount);
+
+    let mount = Mount::with(Path::new(&url), io, &options);
+    let mut file = File::open(mount.join("X/data.i32")).unwrap();
+    server.take_asked();
+    let mut two_megabytes = vec![0; 2 << 20];
+    file.read_exact(&mut two_megabytes).unwrap();
+    let mut asked = Vec::new();
+    wait_until("the next three tiles are fetched", || {
+        asked.extend(server.take_asked());
+        tiles(&asked).len() >= 4
+    });
+    assert_eq!(tiles(&asked), [tile(0), tile(1), tile(2), tile(3)]);
 }
 
 fn obs_is_fetched_once_on_a_machine(io: Io) {
