@@ -5,8 +5,7 @@
 //! * [`format`](mod@format) is what the bytes mean. It does no I/O and starts no threads.
 //! * [`store`] is where the bytes are: a directory or an object store.
 //! * [`dataset`] is an opened dataset: a store with a validated manifest, which answers
-//!   "these nonzeros of that array of that tile".
-//! * [`obs_cache`] is the node's copy of obs columns, shared with other programs.
+//!   "these nonzeros of that array of that tile", and the node's copy of its obs columns, shared with other programs.
 //! * [`view`] says which files a mount shows and which bytes of the dataset each of theirs is.
 //! * [`engine`] has these bytes made and kept, in the [`cache`], and [`fs`] serves them.
 //! * [`write`](mod@write) makes datasets, and [`convert`] makes them of other programs' files.
@@ -22,7 +21,6 @@ pub mod dataset;
 pub mod engine;
 pub mod format;
 pub mod fs;
-pub mod obs_cache;
 pub mod store;
 pub mod view;
 pub mod write;

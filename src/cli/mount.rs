@@ -19,10 +19,10 @@ use super::serve::{Hangup, NotReady, ServeError, StopSignals, announce_ready, aw
 use super::source::{OpenError, Source, StoreFlags};
 use super::{complain, grouped};
 use crate::cache::tmpfs::{PrivateTmpfs, TmpfsError};
+use crate::dataset::obs_cache::ObsCache;
 use crate::engine::{Engine, Options};
 use crate::fs::mount::{MountError, MountOptions, Mounted, PrepareError, join_session, mount, prepare};
 use crate::fs::{DatasetFs, Ownership, Passthrough, Serve, takes_backing_files};
-use crate::obs_cache::ObsCache;
 use crate::store::Links;
 use crate::view::zarr::DEFAULT_CHUNK;
 use crate::view::{Families, Family, View, ViewError, ViewOptions};

@@ -16,9 +16,9 @@ use thiserror::Error;
 
 use super::grouped;
 use super::source::{OpenError, StoreFlags, open_dataset};
+use crate::dataset::obs_cache::{CacheError, ObsCache, Work};
 use crate::dataset::{Dataset, DatasetError};
 use crate::format::obs::{ColumnKind, ObsColumn};
-use crate::obs_cache::{CacheError, ObsCache, Work};
 
 /// Keep copies of obs columns on this machine
 ///

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
 
+use super::obs_cache::{CacheError, CachedColumn, ObsCache, Work};
 use super::{Dataset, lock};
 use crate::format::TileId;
-use crate::obs_cache::{CacheError, CachedColumn, ObsCache, Work};
 
 /// A reader that waits for longer is better served from the dataset.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,6 +3,7 @@
 mod error;
 mod genes;
 mod local;
+pub mod obs_cache;
 mod shard;
 mod tile;
 mod verify;
@@ -23,11 +24,11 @@ pub use tile::{Array, Tile};
 pub use verify::{Done, TableFault};
 
 use local::LocalColumns;
+use obs_cache::ObsCache;
 
 use crate::format::TileId;
 use crate::format::manifest::{Manifest, ObsManifest, SCHEMA_PATH, shard_path};
 use crate::format::obs::ObsSchema;
-use crate::obs_cache::ObsCache;
 use crate::store::{Object, Store, Version, read_whole};
 
 /// The most bytes of `manifest.json`: a hundred million tiles.
