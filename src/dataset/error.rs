@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{ShardError, TableFault};
+use super::{ShardError, ShardFault, TableFault};
 use crate::format::manifest::ManifestError;
 use crate::format::obs::ObsSchemaError;
 use crate::format::tile::{TileError, TileFault};
@@ -55,6 +55,28 @@ impl DatasetError {
             Self::Store(error) => error.source.kind() == std::io::ErrorKind::StaleNetworkFileHandle,
             _ => false,
         }
+    }
+
+    /// Whether the place that the dataset is in does not answer.
+    pub fn is_unreachable(&self) -> bool {
+        use std::io::ErrorKind;
+        let source = match self {
+            Self::Store(error) => &error.source,
+            Self::Shard(error) => match &*error.fault {
+                ShardFault::Io(source) => source,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        matches!(
+            source.kind(),
+            ErrorKind::TimedOut
+                | ErrorKind::ConnectionRefused
+                | ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+        )
     }
 
     /// A short name for counters.

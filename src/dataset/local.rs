@@ -1,7 +1,6 @@
 //! Obs columns from the node's cache.
 
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -73,7 +72,7 @@ impl LocalColumns {
 
     fn open(&self, dataset: &Dataset, column: usize) -> State {
         let work = Work {
-            threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            threads: Work::threads_for(dataset),
             done: &|| (),
             stop: &AtomicBool::new(false),
             patience: PATIENCE,

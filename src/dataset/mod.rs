@@ -20,7 +20,7 @@ use rayon::prelude::*;
 pub use error::DatasetError;
 pub(crate) use shard::wrong_code;
 pub use shard::{ObsShard, ShardError, ShardFault, verify_shard};
-pub use tile::{Array, Tile};
+pub use tile::{Array, Part, Tile};
 pub use verify::{Done, TableFault};
 
 use local::LocalColumns;
@@ -29,7 +29,7 @@ use obs_cache::ObsCache;
 use crate::format::TileId;
 use crate::format::manifest::{Manifest, ObsManifest, SCHEMA_PATH, shard_path};
 use crate::format::obs::ObsSchema;
-use crate::store::{Object, Store, Version, read_whole};
+use crate::store::{Held, Object, Store, Version, read_whole};
 
 /// The most bytes of `manifest.json`: a hundred million tiles.
 const MANIFEST_LIMIT: u64 = 4 << 30;
@@ -136,10 +136,47 @@ impl Dataset {
     /// # Panics
     /// When there is no such tile.
     pub fn tile(&self, id: TileId) -> Result<Arc<Tile>, DatasetError> {
-        if let Some(tile) = self.opened(id) {
-            return Ok(tile);
+        match self.opened(id) {
+            Some(tile) => Ok(tile),
+            None => {
+                let spec = self.manifest.tile(id);
+                self.open_tile(self.store.open_whole(&spec.path(), spec.bytes)?, id)
+            }
         }
-        let tile = Arc::new(Tile::open(&*self.store, self.manifest.tile(id))?);
+    }
+
+    /// Fetches a part of tile `id`, where tiles are fetched, and opens the tile if it is not open. All of it, or its head, is
+    /// fetched with one request; a chunk of a tile that is not open, with two.
+    ///
+    /// The part stays in memory as long as what comes with the tile is there.
+    ///
+    /// # Errors
+    /// As [`Self::tile`].
+    ///
+    /// # Panics
+    /// When there is no such tile or chunk.
+    pub fn fetch(&self, id: TileId, part: Part) -> Result<(Arc<Tile>, Held), DatasetError> {
+        let spec = self.manifest.tile(id);
+        let tile = match self.opened(id) {
+            Some(tile) => tile,
+            None => {
+                let path = spec.path();
+                let object = match part {
+                    Part::Whole => self.store.open_whole(&path, spec.bytes)?,
+                    Part::Head | Part::Chunk(_) => self.store.open_parts(&path, tile::head_bytes(&spec), spec.bytes)?,
+                };
+                self.open_tile(object, id)?
+            }
+        };
+        let held = match tile.hold(part) {
+            Some(held) => held,
+            None => tile.fetch(part)?,
+        };
+        Ok((tile, held))
+    }
+
+    fn open_tile(&self, object: Arc<dyn Object>, id: TileId) -> Result<Arc<Tile>, DatasetError> {
+        let tile = Arc::new(Tile::open(object, self.manifest.tile(id))?);
         match lock(&self.shown).get(&id) {
             Some(&(Some(version), _)) if version == tile.version() => tile.trust(),
             // Another file with the same content, a copy put back for example, is as good once it is verified.
@@ -180,20 +217,19 @@ impl Dataset {
         }
     }
 
-    /// The row starts of a tile whose checksum need not be known: computing it takes reading the whole tile, a hundred
-    /// times what the row starts are.
+    /// Notes that something of a tile is shown whose checksum need not be known: computing it takes all of the tile, a hundred
+    /// times its row starts, and many times a chunk.
     ///
     /// Header, chunk table and row starts were held against each other and the manifest: the row starts begin with 0, never
     /// decrease, are those of the chunk table at every chunk, and end with the manifest's nonzeros. So those of other tiles are right
     /// whatever is wrong with this one. What can be wrong in a tile that fits all that are starts within a chunk; then
-    /// the checksum is wrong, and no nonzero of the tile is ever served. From now on the tile is refused if it becomes one with
-    /// another checksum.
-    pub fn row_starts<'t>(&self, tile: &'t Tile) -> &'t [i64] {
+    /// the checksum is wrong, and nothing of the tile is served any more once all of it was read. From now on the tile is refused if it
+    /// becomes one with another checksum.
+    pub fn show_unverified(&self, tile: &Tile) {
         if !tile.is_verified() {
             let (id, crc32) = (tile.layout().spec.id, tile.layout().crc32);
             lock(&self.shown).entry(id).or_insert((None, crc32));
         }
-        tile.indptr()
     }
 
     /// Decodes whole arrays of a tile with every thread of `pool`, and makes sure that its checksum is right.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crc32fast::Hasher;
@@ -11,8 +11,8 @@ use crc32fast::Hasher;
 use super::{DatasetError, lock};
 use crate::format::decode::Decoder;
 use crate::format::manifest::TileSpec;
-use crate::format::tile::{self, HEADER_BYTES, Header, Layout, Place, TileError, TileFault};
-use crate::store::{Object, Store, StoreError, Version};
+use crate::format::tile::{self, CHUNK_ENTRY_BYTES, HEADER_BYTES, Header, Layout, Place, TileError, TileFault};
+use crate::store::{Held, Object, StoreError, Version};
 
 /// How much of a tile one thread checks at a time. Small enough to stay in a core's own cache.
 const PIECE: u64 = 1 << 20;
@@ -54,6 +54,26 @@ impl Array {
     }
 }
 
+/// What there is to fetch of a tile that is in an object store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// Header, chunk table and indptr.
+    Head,
+    /// The streams of a chunk.
+    Chunk(usize),
+}
+
+/// Chunks that a tile is guessed to have at most before its header was read; the rest of a longer table is one more request.
+const TYPICAL_CHUNKS: u64 = 64;
+
+/// Bytes that most likely hold header, chunk table and indptr.
+pub(super) fn head_bytes(spec: &TileSpec) -> u64 {
+    let table = TYPICAL_CHUNKS * CHUNK_ENTRY_BYTES as u64;
+    (HEADER_BYTES as u64 + table + Array::Indptr.bytes(spec)).min(spec.bytes)
+}
+
 /// An opened tile.
 pub struct Tile {
     object: Arc<dyn Object>,
@@ -61,12 +81,13 @@ pub struct Tile {
     indptr: Vec<i64>,
     version: Version,
     checksum: Checksum,
+    /// Fetched other than with all of the tile.
+    in_parts: AtomicU64,
 }
 
 impl Tile {
     /// Reads header, chunk table and indptr.
-    pub(super) fn open(store: &dyn Store, spec: TileSpec) -> Result<Self, DatasetError> {
-        let object = store.open_whole(&spec.path(), spec.bytes)?;
+    pub(super) fn open(object: Arc<dyn Object>, spec: TileSpec) -> Result<Self, DatasetError> {
         let name = object.name();
         let io_failed = |source| {
             DatasetError::Store(StoreError {
@@ -96,6 +117,7 @@ impl Tile {
             indptr,
             version,
             checksum,
+            in_parts: AtomicU64::new(0),
         })
     }
 
@@ -117,6 +139,55 @@ impl Tile {
     /// Full name of the file, for messages.
     pub fn name(&self) -> String {
         self.object.name()
+    }
+
+    /// Where a part is in the file: for a chunk, all from the first of its streams to the last.
+    fn range(&self, part: Part) -> Range<u64> {
+        match part {
+            Part::Whole => 0..self.object.size(),
+            Part::Head => 0..head_bytes(&self.layout.spec),
+            Part::Chunk(chunk) => {
+                let chunk = &self.layout.chunks[chunk];
+                let exceptions = [&chunk.gap_exceptions, &chunk.value_exceptions];
+                let exceptions = exceptions.into_iter().flatten();
+                exceptions.fold(
+                    chunk.gaps.start.min(chunk.values.start)..chunk.gaps.end.max(chunk.values.end),
+                    |all, stream| all.start.min(stream.start)..all.end.max(stream.end),
+                )
+            }
+        }
+    }
+
+    /// Bytes of a part.
+    ///
+    /// # Panics
+    /// When there is no such chunk.
+    pub fn part_bytes(&self, part: Part) -> u64 {
+        let range = self.range(part);
+        range.end - range.start
+    }
+
+    /// Takes hold of a part; `None` when reading it would take a request to a server.
+    ///
+    /// # Panics
+    /// When there is no such chunk.
+    pub fn hold(&self, part: Part) -> Option<Held> {
+        self.object.hold(&self.range(part))
+    }
+
+    /// Has a part fetched with one request.
+    pub(super) fn fetch(&self, part: Part) -> Result<Held, DatasetError> {
+        if part != Part::Whole {
+            self.in_parts.fetch_add(self.part_bytes(part), Ordering::Relaxed);
+        }
+        self.object
+            .fetch(&self.range(part))
+            .map_err(|source| self.io_failed(source))
+    }
+
+    /// Bytes that were fetched as parts, but for the head that it was opened with.
+    pub fn bytes_in_parts(&self) -> u64 {
+        self.in_parts.load(Ordering::Relaxed)
     }
 
     /// Marks the checksum as known to be right.

@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use super::{Engine, Key, ReadError};
 use crate::cache::{Block, Buffer, Failure, Joined, Lookup, Pending, Ticket};
-use crate::dataset::{Array, DatasetError, Tile};
+use crate::dataset::{Array, DatasetError, Part, Tile};
 use crate::store::StoreError;
 
 /// Where a block is.
@@ -17,6 +17,8 @@ pub(super) enum Found {
     Busy(Pending),
     /// It would have to be made, and the caller must not.
     Later,
+    /// It can be made once a part of the tile is fetched.
+    Fetch(Part),
 }
 
 impl From<Option<Joined>> for Found {
@@ -30,13 +32,14 @@ impl From<Option<Joined>> for Found {
 }
 
 impl Engine {
-    /// One chunk of an array: from the cache, or decoded now if this thread may.
+    /// One chunk of an array: from the cache, or decoded now if this thread may. A `sparing` reader needs a few cells.
     pub(super) fn chunk_block(
         self: &Arc<Self>,
         tile: &Arc<Tile>,
         array: Array,
         chunk: usize,
         may_work: bool,
+        sparing: bool,
     ) -> Result<Found, ReadError> {
         let key = Key::Chunk {
             tile: tile.layout().spec.id,
@@ -46,6 +49,14 @@ impl Engine {
         if !may_work {
             return Ok(self.cache.join(key).into());
         }
+        let in_reach = || tile.hold(Part::Whole).or_else(|| tile.hold(Part::Chunk(chunk)));
+        // It stays there while this decodes.
+        let Some(_held) = in_reach() else {
+            return Ok(match self.cache.join(key) {
+                Some(joined) => Some(joined).into(),
+                None => Found::Fetch(self.part_for_chunk(tile, chunk, sparing)),
+            });
+        };
         match self.cache.lookup(key) {
             Lookup::Hit(block) => Ok(Found::Block(block)),
             Lookup::Busy(pending) => Ok(Found::Busy(pending)),
@@ -56,6 +67,7 @@ impl Engine {
         }
     }
 
+    /// Decodes a chunk that is in reach. Of a tile that is not as a whole, its checksum stays unknown for now.
     pub(super) fn decode_chunk(
         self: &Arc<Self>,
         tile: &Arc<Tile>,
@@ -63,7 +75,10 @@ impl Engine {
         chunk: usize,
         ticket: Ticket<Key>,
     ) -> Result<Arc<Block>, ReadError> {
-        self.share_verification(tile);
+        let whole = tile.hold(Part::Whole);
+        if whole.is_some() {
+            self.share_verification(tile);
+        }
         let bytes = tile.layout().chunks[chunk].nnz() * 4;
         // Without room it is made all the same, for those who wait for it now.
         let reservation = ticket.reserve(bytes);
@@ -75,7 +90,10 @@ impl Engine {
             };
             let mut buffer = Buffer::new(bytes as usize, &self.spares).map_err(out_of_memory)?;
             decode_into(tile, array, chunk, buffer.bytes())?;
-            dataset.verify(tile)?;
+            match whole {
+                Some(_) => dataset.verify(tile)?,
+                None => dataset.show_unverified(tile),
+            }
             Ok(Block::from_buffer(buffer, reservation))
         };
         let block = decode();
@@ -94,11 +112,24 @@ impl Engine {
     ) -> Result<Arc<Block>, ReadError> {
         let block = block.map_err(|error| {
             self.failed(&error);
-            // The next reader looks at the file again.
-            self.view.dataset().forget(tile.layout().spec.id);
+            self.give_up(tile);
             Failure::Failed(Arc::new(error))
         });
         Ok(ticket.finish(block)?)
+    }
+
+    /// Has the next reader of a tile look at the file again, and forgets what was decoded before the tile turned out to be
+    /// wrong.
+    pub(super) fn give_up(&self, tile: &Tile) {
+        let id = tile.layout().spec.id;
+        self.view.dataset().forget(id);
+        if tile.is_verified() {
+            return;
+        }
+        let chunks = 0..tile.layout().chunks.len();
+        let keys =
+            chunks.flat_map(|chunk| [Array::Indices, Array::Data].map(|array| Key::Chunk { tile: id, array, chunk }));
+        self.cache.discard(keys);
     }
 
     /// Has memory made for the next chunk while this one is decoded: one who reads here and there waits for both.
@@ -117,7 +148,11 @@ impl Engine {
         for _ in 1..self.threads {
             let tile = tile.clone();
             // Whether it fails is told by whoever needs the tile.
-            self.spawn(move |engine| drop(engine.view.dataset().verify(&tile)));
+            self.spawn(move |engine| {
+                if let Some(_held) = tile.hold(Part::Whole) {
+                    drop(engine.view.dataset().verify(&tile));
+                }
+            });
         }
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chunk::Found;
+use super::fetch::Fetched;
 use super::whole::ints_to_floats;
 use super::{Engine, ReadError};
 use crate::cache::Block;
-use crate::dataset::{DatasetError, Tile};
+use crate::dataset::{DatasetError, Part as TilePart, Tile};
 use crate::format::TileId;
 use crate::store::StoreError;
 use crate::view::{Elements, Extent, Node, Rows};
@@ -39,8 +40,18 @@ pub(super) struct Gather {
     missing: Vec<Extent>,
     parts: Vec<Part>,
     done: Done,
+    manner: Manner,
+    /// What was fetched for the next piece.
+    fetched: Option<Fetched>,
+}
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
     /// Whether the file is made of all tiles.
     spans_tiles: bool,
+    /// Whether a few cells are needed, as far as that can be told.
+    sparing: bool,
 }
 
 /// What [`Engine::resolve`] found.
@@ -51,6 +62,15 @@ enum Resolved {
     Wait(crate::cache::Pending),
     /// They would have to be made, and the caller must not.
     Later,
+    /// They can be made once this is fetched.
+    Fetch(TileId, TilePart),
+}
+
+/// What [`Engine::open_for`] found.
+enum Opened {
+    Tile(Arc<Tile>),
+    /// What has to be done first.
+    Not(Resolved),
 }
 
 impl Engine {
@@ -64,11 +84,13 @@ impl Engine {
         done: impl FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     ) {
         let mut missing = self.view.extents(node, range);
+        let spans_tiles = self.view.spans_tiles(node);
+        let mut sparing = spans_tiles;
         for extent in &missing {
             if let Extent::Array { tile, elements, bytes } = extent
                 && *elements != Elements::Indptr
             {
-                self.note_read(*tile, elements.array(), bytes);
+                sparing &= !self.note_read(*tile, elements.array(), bytes);
             }
         }
         missing.reverse();
@@ -76,7 +98,8 @@ impl Engine {
             missing,
             parts: Vec::new(),
             done: Box::new(done),
-            spans_tiles: self.view.spans_tiles(node),
+            manner: Manner { spans_tiles, sparing },
+            fetched: None,
         };
         self.gather(gather, false);
     }
@@ -84,7 +107,7 @@ impl Engine {
     /// Goes on with a read until it is done or has to wait. `may_work` says whether this thread is one of the pool's.
     fn gather(self: &Arc<Self>, mut gather: Gather, may_work: bool) {
         while let Some(extent) = gather.missing.pop() {
-            match self.resolve(&extent, may_work, gather.spans_tiles) {
+            match self.resolve(&extent, may_work, gather.manner, gather.fetched.as_ref()) {
                 Ok(Resolved::Part(part, rest)) => {
                     gather.parts.push(part);
                     gather.missing.extend(rest);
@@ -100,9 +123,27 @@ impl Engine {
                     return;
                 }
                 Ok(Resolved::Later) => {
+                    let waits = matches!(extent, Extent::Rows { .. } | Extent::Stored { .. });
                     gather.missing.push(extent);
                     self.share(&gather);
-                    self.spawn(move |engine| engine.gather(gather, true));
+                    match waits {
+                        true => self.spawn_patient(move |engine| engine.gather(gather, true)),
+                        false => self.spawn(move |engine| engine.gather(gather, true)),
+                    }
+                    return;
+                }
+                Ok(Resolved::Fetch(tile, part)) => {
+                    gather.missing.push(extent);
+                    self.fetch(tile, part, move |engine, fetched| match fetched {
+                        Ok(fetched) => {
+                            gather.fetched = Some(fetched);
+                            engine.gather(gather, true);
+                        }
+                        Err(error) => {
+                            engine.failed(&error);
+                            (gather.done)(Err(ReadError::Dataset(error)));
+                        }
+                    });
                     return;
                 }
                 Err(error) => return (gather.done)(Err(error)),
@@ -113,25 +154,44 @@ impl Engine {
 
     /// Has other threads make what a read needs after its next piece, so that its pieces are not made one after another.
     fn share(self: &Arc<Self>, gather: &Gather) {
-        let made = |extent: &&Extent| matches!(extent, Extent::Rows { .. } | Extent::Array { .. });
+        let made = |extent: &&Extent| match extent {
+            Extent::Rows { .. } | Extent::Array { .. } => true,
+            Extent::RowStarts { .. } => self.is_remote(),
+            Extent::Literal(..) | Extent::Stored { .. } => false,
+        };
         let later = gather.missing.iter().rev().skip(1).filter(made);
         let later: Arc<[Extent]> = later.cloned().collect();
-        let spans_tiles = gather.spans_tiles;
+        let rows_wait = later.iter().any(|extent| matches!(extent, Extent::Rows { .. }));
+        let manner = gather.manner;
         let next = Arc::new(AtomicUsize::new(0));
         for _ in 1..self.threads.min(later.len() + 1) {
             let (later, next) = (later.clone(), next.clone());
-            self.spawn(move |engine| {
+            let work = move |engine: &Arc<Self>| {
                 while let Some(extent) = later.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    engine.make(extent.clone(), spans_tiles);
+                    engine.make(extent.clone(), manner, None);
                 }
-            });
+            };
+            match rows_wait {
+                true => self.spawn_patient(work),
+                false => self.spawn(work),
+            }
         }
     }
 
     /// Makes what `extent` needs, unless somebody does. What goes wrong is told to whoever reads it.
-    fn make(self: &Arc<Self>, mut extent: Extent, spans_tiles: bool) {
-        while let Ok(Resolved::Part(_, Some(rest))) = self.resolve(&extent, true, spans_tiles) {
-            extent = rest;
+    fn make(self: &Arc<Self>, mut extent: Extent, manner: Manner, fetched: Option<&Fetched>) {
+        loop {
+            match self.resolve(&extent, true, manner, fetched) {
+                Ok(Resolved::Part(_, Some(rest))) => extent = rest,
+                Ok(Resolved::Fetch(tile, part)) => {
+                    return self.fetch(tile, part, move |engine, fetched| {
+                        if let Ok(fetched) = fetched {
+                            engine.make(extent, manner, Some(&fetched));
+                        }
+                    });
+                }
+                _ => return,
+            }
         }
     }
 
@@ -150,7 +210,13 @@ impl Engine {
         }
     }
 
-    fn resolve(self: &Arc<Self>, extent: &Extent, may_work: bool, spans_tiles: bool) -> Result<Resolved, ReadError> {
+    fn resolve(
+        self: &Arc<Self>,
+        extent: &Extent,
+        may_work: bool,
+        manner: Manner,
+        fetched: Option<&Fetched>,
+    ) -> Result<Resolved, ReadError> {
         match extent {
             Extent::Literal(bytes, range) => Ok(Resolved::Part(Part::Literal(bytes.clone(), range.clone()), None)),
             Extent::Stored { file, bytes } if may_work => {
@@ -159,7 +225,7 @@ impl Engine {
             }
             Extent::Stored { .. } => Ok(Resolved::Later),
             Extent::Array { tile, .. } | Extent::RowStarts { tile, .. }
-                if spans_tiles && self.may_span(*tile, may_work)?.is_none() =>
+                if manner.spans_tiles && self.may_span(*tile, may_work)?.is_none() =>
             {
                 Ok(Resolved::Later)
             }
@@ -168,8 +234,20 @@ impl Engine {
                 elements: Elements::Indptr,
                 bytes,
             } => self.resolve_indptr(*tile, bytes, may_work),
-            Extent::Array { tile, elements, bytes } => self.resolve_array(*tile, *elements, bytes, may_work),
-            Extent::RowStarts { tile, width, bytes } => self.resolve_row_starts(*tile, *width, bytes, may_work),
+            Extent::Array { tile, .. } => {
+                if let Some(found) = self.resolve_whole(extent) {
+                    return Ok(found);
+                }
+                match self.open_for(*tile, may_work, manner.sparing, fetched)? {
+                    Opened::Tile(tile) => self.resolve_array(&tile, extent, may_work, manner.sparing),
+                    Opened::Not(what) => Ok(what),
+                }
+            }
+            // It costs reading the tile's head and nothing more: see [`crate::dataset::Dataset::show_unverified`].
+            Extent::RowStarts { tile, width, bytes } => match self.open_for(*tile, may_work, true, fetched)? {
+                Opened::Tile(tile) => Ok(self.row_starts(&tile, *width, bytes)),
+                Opened::Not(what) => Ok(what),
+            },
             Extent::Rows { tile, rows, .. } => {
                 let found = self.rows_block(*tile, rows.kept(), may_work)?;
                 self.resolved(extent, found)
@@ -186,32 +264,56 @@ impl Engine {
             }
             Found::Busy(pending) => Resolved::Wait(pending),
             Found::Later => Resolved::Later,
+            Found::Fetch(part) => match extent {
+                Extent::Array { tile, .. } => Resolved::Fetch(*tile, part),
+                _ => unreachable!("chunks are those of arrays"),
+            },
         })
+    }
+
+    /// A tile, opened, or what has to be done first. A `sparing` reader needs little of it.
+    fn open_for(
+        &self,
+        id: TileId,
+        may_work: bool,
+        sparing: bool,
+        fetched: Option<&Fetched>,
+    ) -> Result<Opened, ReadError> {
+        let fetched = fetched.map(|fetched| &fetched.tile);
+        let fetched = fetched.filter(|tile| tile.layout().spec.id == id).cloned();
+        Ok(match fetched.or_else(|| self.view.dataset().opened(id)) {
+            Some(tile) => Opened::Tile(tile),
+            None if !may_work => Opened::Not(Resolved::Later),
+            None if self.is_remote() => Opened::Not(Resolved::Fetch(id, self.first_part(id, sparing))),
+            None => Opened::Tile(self.tile(id)?),
+        })
+    }
+
+    /// An array out of a file of the tile that has it decoded.
+    fn resolve_whole(&self, extent: &Extent) -> Option<Resolved> {
+        let Extent::Array { tile, elements, bytes } = extent else {
+            return None;
+        };
+        let (whole, start) = self.whole_block(*tile, elements.array())?;
+        let range = start + bytes.start as usize..start + bytes.end as usize;
+        Some(Resolved::Part(converted(*elements, whole, range, start), None))
     }
 
     fn resolve_array(
         self: &Arc<Self>,
-        tile: TileId,
-        elements: Elements,
-        bytes: &Range<u64>,
+        opened: &Arc<Tile>,
+        extent: &Extent,
         may_work: bool,
+        sparing: bool,
     ) -> Result<Resolved, ReadError> {
-        let array = elements.array();
-        if let Some((whole, start)) = self.whole_block(tile, array) {
-            let range = start + bytes.start as usize..start + bytes.end as usize;
-            return Ok(Resolved::Part(converted(elements, whole, range, start), None));
-        }
-        let opened = match self.view.dataset().opened(tile) {
-            Some(opened) => opened,
-            None if !may_work => return Ok(Resolved::Later),
-            None => self.tile(tile)?,
+        let Extent::Array { elements, bytes, .. } = extent else {
+            unreachable!("the caller has an array");
         };
         let Some(chunk) = opened.layout().chunk_of_nonzero(bytes.start / 4) else {
             return Ok(Resolved::Part(Part::Owned(Vec::new()), None));
         };
-        let found = self.chunk_block(&opened, array, chunk, may_work)?;
-        let bytes = bytes.clone();
-        self.resolved(&Extent::Array { tile, elements, bytes }, found)
+        let found = self.chunk_block(opened, elements.array(), chunk, may_work, sparing)?;
+        self.resolved(extent, found)
     }
 
     fn resolve_indptr(
@@ -220,38 +322,31 @@ impl Engine {
         bytes: &Range<u64>,
         may_work: bool,
     ) -> Result<Resolved, ReadError> {
-        let opened = self.view.dataset().opened(tile);
-        if !may_work && !opened.is_some_and(|tile| tile.is_verified()) {
-            return Ok(Resolved::Later);
+        let serve = |tile: &Tile| {
+            let bytes = indptr_bytes(tile.indptr(), bytes, 8, 0);
+            Ok(Resolved::Part(Part::Owned(bytes), None))
+        };
+        match self.view.dataset().opened(tile) {
+            Some(tile) if tile.is_verified() => return serve(&tile),
+            _ if !may_work => return Ok(Resolved::Later),
+            _ => {}
         }
-        let opened = self.tile(tile)?;
-        self.verify(&opened)?;
-        Ok(Resolved::Part(
-            Part::Owned(indptr_bytes(opened.indptr(), bytes, 8, 0)),
-            None,
-        ))
+        match self.reach(tile).map_err(|error| self.tell(error))? {
+            Some(fetched) => {
+                self.verify(&fetched.tile)?;
+                serve(&fetched.tile)
+            }
+            None => Ok(Resolved::Fetch(tile, TilePart::Whole)),
+        }
     }
 
     /// The indptr of a tile as part of that of the whole matrix.
-    ///
-    /// It costs reading the tile's indptr and nothing more: see [`crate::dataset::Dataset::row_starts`].
-    fn resolve_row_starts(
-        self: &Arc<Self>,
-        tile: TileId,
-        width: u64,
-        bytes: &Range<u64>,
-        may_work: bool,
-    ) -> Result<Resolved, ReadError> {
+    fn row_starts(&self, tile: &Tile, width: u64, bytes: &Range<u64>) -> Resolved {
         let dataset = self.view.dataset();
-        let opened = match dataset.opened(tile) {
-            Some(opened) => opened,
-            None if !may_work => return Ok(Resolved::Later),
-            None => self.tile(tile)?,
-        };
-        let starts = dataset.row_starts(&opened);
-        let before = dataset.manifest().nnz_before(tile) as i64;
-        let bytes = indptr_bytes(starts, bytes, width, before);
-        Ok(Resolved::Part(Part::Owned(bytes), None))
+        dataset.show_unverified(tile);
+        let before = dataset.manifest().nnz_before(tile.layout().spec.id) as i64;
+        let bytes = indptr_bytes(tile.indptr(), bytes, width, before);
+        Resolved::Part(Part::Owned(bytes), None)
     }
 
     /// The first bytes of `extent`, which are in `block`, and what is left of it.
@@ -311,7 +406,7 @@ impl Engine {
         let path = self.view.stored()[file].path;
         let store = self.view.dataset().store();
         let read = || {
-            let object = store.open(path)?;
+            let object = store.open_whole(path, self.view.stored()[file].bytes)?;
             let expected = self.view.stored()[file].version;
             let version = || {
                 object.version().map_err(|source| StoreError {

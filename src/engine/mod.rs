@@ -5,6 +5,7 @@
 //! decode.
 
 mod chunk;
+mod fetch;
 mod gather;
 mod key;
 mod needs;
@@ -42,6 +43,12 @@ pub enum ReadError {
     /// The thread that made the bytes died.
     #[error("decoding was abandoned")]
     Abandoned,
+}
+
+impl ReadError {
+    fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Dataset(error) if error.is_unreachable())
+    }
 }
 
 impl From<DatasetError> for ReadError {
@@ -83,6 +90,7 @@ pub struct Engine {
     stats: Stats,
     report: report::Report,
     waiting: needs::Waiting,
+    fetching: fetch::Fetching,
     readers: read_ahead::Readers,
     spares: Arc<Spares>,
     spanning: Option<spanning::Spanning>,
@@ -114,6 +122,7 @@ impl Engine {
             stats: Stats::default(),
             report: report::Report::default(),
             waiting: needs::Waiting::default(),
+            fetching: fetch::Fetching::default(),
             readers: read_ahead::Readers::default(),
             spares: Arc::default(),
             spanning,
@@ -138,7 +147,7 @@ impl Engine {
 
     /// The text of `.dcfs/stats.json`, of [`crate::view::STATS_BYTES`] bytes.
     pub fn stats_json(&self) -> Vec<u8> {
-        self.stats.to_json(&self.cache)
+        self.stats.to_json(&self.cache, self.view.dataset().store().traffic())
     }
 
     /// Whether whole arrays can be put into files for the kernel.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::chunk::Found;
 use super::{Engine, ReadError};
@@ -11,6 +12,10 @@ use crate::dataset::DatasetError;
 use crate::format::TileId;
 use crate::view::anndata::{ColumnFacts, TileFacts};
 use crate::view::{Genes, Need, Node, Rows, Size};
+
+/// For so long after a store did not answer nobody who asks for a size waits for it: a folder's listing, which asks for
+/// one after another, would wait for each.
+const GONE: Duration = Duration::from_secs(5);
 
 /// What becomes of a size.
 type Done = Box<dyn FnOnce(Result<u64, ReadError>) + Send>;
@@ -25,6 +30,8 @@ pub(super) struct Waiting(Mutex<Waiters>);
 struct Waiters {
     columns: HashMap<usize, Vec<Arc<Wanted>>>,
     genes: Vec<Told>,
+    /// When the store did not answer last, and what it was that it did not.
+    gone: Option<(Instant, ReadError)>,
 }
 
 impl Waiting {
@@ -81,11 +88,22 @@ impl Engine {
                 done(Err(ReadError::Abandoned));
             }
             Size::Needs(need) => {
+                let gone = self.waiting.lock().gone.clone();
+                if let Some((when, error)) = gone
+                    && when.elapsed() < GONE
+                {
+                    return done(Err(error));
+                }
                 let engine = self.clone();
                 let asked = need.clone();
-                let told = move |result| match result {
+                let told = move |result: Result<(), ReadError>| match result {
                     Ok(()) => engine.find_size(node, engine.view.size(node), Some(asked), done),
-                    Err(error) => done(Err(error)),
+                    Err(error) => {
+                        if error.is_unreachable() {
+                            engine.waiting.lock().gone = Some((Instant::now(), error.clone()));
+                        }
+                        done(Err(error));
+                    }
                 };
                 self.find_out(need, Box::new(told));
             }
@@ -94,14 +112,14 @@ impl Engine {
 
     fn find_out(self: &Arc<Self>, need: Need, told: Told) {
         match need {
-            Need::Tile(tile, column) => self.spawn(move |engine| engine.find_out_tile(tile, column, told)),
+            Need::Tile(tile, column) => self.spawn_patient(move |engine| engine.find_out_tile(tile, column, told)),
             Need::Columns(columns) => self.find_out_columns(&columns, told),
             Need::Genes => {
                 let mut waiting = self.waiting.lock();
                 waiting.genes.push(told);
                 if waiting.genes.len() == 1 {
                     drop(waiting);
-                    self.spawn(|engine| engine.find_out_genes());
+                    self.spawn_patient(|engine| engine.find_out_genes());
                 }
             }
         }
@@ -111,7 +129,7 @@ impl Engine {
     fn find_out_tile(self: &Arc<Self>, tile: TileId, column: usize, told: Told) {
         match self.rows_block(tile, Rows::Column(column), true) {
             Ok(Found::Busy(pending)) => pending.subscribe(|outcome| told(outcome.map(drop).map_err(ReadError::from))),
-            Ok(Found::Block(_) | Found::Later) => told(Ok(())),
+            Ok(Found::Block(_) | Found::Later | Found::Fetch(_)) => told(Ok(())),
             Err(error) => told(Err(error)),
         }
     }
@@ -180,7 +198,7 @@ impl Engine {
         });
         for _ in 0..self.threads {
             let survey = survey.clone();
-            self.spawn(move |engine| survey.take_part(engine));
+            self.spawn_patient(move |engine| survey.take_part(engine));
         }
     }
 }

@@ -4,21 +4,22 @@
 //! whatever file or files: a descriptor is not one, since a reader of `dataset.h5ad` goes through two arrays in turn, and
 //! a reader of `dataset.zarr` or of tiles opens one file after another. Those who jump about are never taken for one.
 
-use std::collections::HashSet;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::fetch::Fetched;
 use super::{Engine, Key};
 use crate::cache::Lookup;
-use crate::dataset::{Array, Tile};
+use crate::dataset::{Array, Part};
 use crate::format::TileId;
 use crate::view::ArrayFile;
 
 /// A reader has read this many bytes in a row: more than the kernel reads around a page that somebody touched.
 const RUN: u64 = 8 << 20;
-/// Where waiting for a tile costs a request to a server, less is taken for the beginning of a run.
-const REMOTE_RUN: u64 = 1 << 20;
+/// Where waiting for a tile costs a request to a server, a quarter of a small one is taken for the beginning of a run, but no
+/// less than this.
+const LEAST_REMOTE_RUN: u64 = 1 << 20;
 /// The kernel sends the requests of its own read-ahead in any order; so far apart they still belong together.
 const FORTH: u64 = 4 << 20;
 const BACK: u64 = 8 << 20;
@@ -45,8 +46,6 @@ struct Known {
     /// By process and file, the last tile opened and how many were in a row.
     opens: HashMap<(u32, ArrayFile), (TileId, usize)>,
     clock: u64,
-    /// Tiles that are being fetched ahead of their readers.
-    fetching: HashSet<TileId>,
 }
 
 /// Somebody at a place of an array of the whole matrix; places are bytes of that array.
@@ -76,14 +75,22 @@ struct Ahead {
     next: u64,
 }
 
+/// What a read says of its reader.
+#[derive(Debug)]
+struct Noted {
+    /// Whether it reads one stretch after another.
+    reads_on: bool,
+    /// The reader and its place, if chunks are to be decoded for it; then [`Readers::decoded`] must be called.
+    due: Option<(u64, u64)>,
+}
+
 impl Readers {
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a read of `bytes` of an array of the whole matrix. Returns the reader and its place if chunks are to be decoded
-    /// for it; then [`Self::decoded`] must be called.
-    fn note(&self, array: Array, bytes: &Range<u64>, run: u64) -> Option<(u64, u64)> {
+    /// Notes a read of `bytes` of an array of the whole matrix.
+    fn note(&self, array: Array, bytes: &Range<u64>, run: u64) -> Noted {
         let mut known = self.lock();
         known.clock += 1;
         let clock = known.clock;
@@ -93,11 +100,15 @@ impl Readers {
         reader.start = reader.start.min(bytes.start);
         reader.at = reader.at.max(bytes.end);
         let way = reader.at - reader.start;
-        if way < run || reader.read < way / 4 * 3 || reader.at < reader.next {
-            return None;
+        let reads_on = way >= run && reader.read >= way / 4 * 3;
+        let is_due = reads_on && reader.at >= reader.next;
+        if is_due {
+            reader.next = u64::MAX;
         }
-        reader.next = u64::MAX;
-        Some((reader.id, reader.at))
+        Noted {
+            reads_on,
+            due: is_due.then_some((reader.id, reader.at)),
+        }
     }
 
     /// Notes what was decoded for a reader. Returns what was decoded for it before and is now far
@@ -176,53 +187,66 @@ impl Known {
 }
 
 impl Engine {
-    /// Notes a read of bytes of a tile's array, and has the next chunks decoded if somebody reads on.
-    pub(super) fn note_read(self: &Arc<Self>, tile: TileId, array: Array, bytes: &Range<u64>) {
-        let start = self.view.dataset().manifest().nnz_before(tile) * array.width();
-        let run = match self.view.dataset().store().is_remote() {
-            true => REMOTE_RUN,
+    /// Notes a read of bytes of a tile's array, and has the next chunks decoded if somebody reads on. Returns whether somebody
+    /// does.
+    pub(super) fn note_read(self: &Arc<Self>, tile: TileId, array: Array, bytes: &Range<u64>) -> bool {
+        let manifest = self.view.dataset().manifest();
+        let start = manifest.nnz_before(tile) * array.width();
+        let run = match self.is_remote() {
+            true => (manifest.tile_nnz[tile] * array.width() / 4).clamp(LEAST_REMOTE_RUN, RUN),
             false => RUN,
         };
         let noted = self.readers.note(array, &(start + bytes.start..start + bytes.end), run);
-        if let Some((reader, place)) = noted {
-            self.spawn(move |engine| {
-                let ahead = engine.decode_ahead(array, place);
-                let behind = engine.readers.decoded(reader, ahead);
-                engine.cache.discard(behind);
-            });
+        if let Some((reader, place)) = noted.due {
+            self.spawn(move |engine| engine.look_ahead(reader, array, place));
         }
+        noted.reads_on
+    }
+
+    /// Has what is ahead of a reader at `place` decoded, as soon as its own tile is there.
+    fn look_ahead(self: &Arc<Self>, reader: u64, array: Array, place: u64) {
+        let manifest = self.view.dataset().manifest();
+        let first = manifest.tile_of_nonzero(place / array.width());
+        let ahead = match first.map(|tile| (tile, self.reach(tile))) {
+            Some((tile, Ok(None))) => {
+                self.fetch_ahead(tile);
+                // What goes wrong is told to whoever reads it.
+                return self.fetch(tile, Part::Whole, move |engine, fetched| {
+                    if fetched.is_ok() {
+                        engine.look_ahead(reader, array, place);
+                    }
+                });
+            }
+            Some((tile, Ok(Some(_)))) => {
+                self.fetch_ahead(tile);
+                self.decode_ahead(array, place, tile)
+            }
+            Some((_, Err(_))) | None => Ahead {
+                decoded: Vec::new(),
+                next: u64::MAX,
+            },
+        };
+        let behind = self.readers.decoded(reader, ahead);
+        self.cache.discard(behind);
     }
 
     /// Has the chunks from `place` on decoded, across tiles: two for each thread and one more, or more where they are small.
-    fn decode_ahead(self: &Arc<Self>, array: Array, place: u64) -> Ahead {
-        let dataset = self.view.dataset();
-        let (manifest, width) = (dataset.manifest(), array.width());
+    fn decode_ahead(self: &Arc<Self>, array: Array, place: u64, first: TileId) -> Ahead {
+        let (manifest, width) = (self.view.dataset().manifest(), array.width());
         let most = self.cache.limit() / SHARE;
         let (mut chunks, mut bytes) = (0, 0);
         let mut ahead = Ahead {
             decoded: Vec::new(),
             next: u64::MAX,
         };
-        let Some(first) = manifest.tile_of_nonzero(place / width) else {
-            return ahead;
-        };
-        self.fetch_ahead(first);
         for id in first..manifest.n_tiles() {
             if manifest.tile_nnz[id] == 0 {
                 continue;
             }
-            let tile = match dataset.opened(id) {
-                Some(tile) => tile,
-                // It is on its way, and what is there goes first.
-                None if id > first && dataset.store().is_remote() => break,
-                None => match dataset.tile(id) {
-                    Ok(tile) => tile,
-                    // What is wrong with it is told by whoever reads it.
-                    Err(_) => break,
-                },
-            };
+            // What is on its way, or wrong, ends it.
+            let Ok(Some(fetched)) = self.reach(id) else { break };
             let start = manifest.nnz_before(id) * width;
-            for chunk in &tile.layout().chunks {
+            for chunk in &fetched.tile.layout().chunks {
                 let end = start + chunk.nonzeros.end * width;
                 if chunk.nnz() == 0 || end <= place {
                     continue;
@@ -239,7 +263,7 @@ impl Engine {
                 bytes += chunk.nnz() * width;
                 ahead
                     .decoded
-                    .extend(self.decode_early(&tile, array, chunk.index).map(|key| (key, end)));
+                    .extend(self.decode_early(&fetched, array, chunk.index).map(|key| (key, end)));
             }
         }
         ahead
@@ -250,20 +274,16 @@ impl Engine {
         let n_tiles = self.view.dataset().manifest().n_tiles();
         let ahead = self.view.dataset().store().requests_at_once();
         for id in (tile + 1..n_tiles).take(ahead) {
-            if self.view.dataset().opened(id).is_some() || !self.readers.lock().fetching.insert(id) {
-                continue;
-            }
-            self.spawn(move |engine| {
+            if let Ok(None) = self.reach(id) {
                 // What goes wrong is told to whoever reads it.
-                let _ = engine.view.dataset().tile(id);
-                engine.readers.lock().fetching.remove(&id);
-            });
+                self.fetch(id, Part::Whole, |_, _| ());
+            }
         }
     }
 
     /// Has a chunk decoded that nobody asked for. Returns its name unless it is there or somebody else sees to it.
-    fn decode_early(self: &Arc<Self>, tile: &Arc<Tile>, array: Array, chunk: usize) -> Option<Key> {
-        let id = tile.layout().spec.id;
+    fn decode_early(self: &Arc<Self>, fetched: &Fetched, array: Array, chunk: usize) -> Option<Key> {
+        let id = fetched.tile.layout().spec.id;
         let key = Key::Chunk { tile: id, array, chunk };
         if self.cache.has(key) || self.whole_block(id, array).is_some() {
             return None;
@@ -271,12 +291,12 @@ impl Engine {
         let Lookup::Missing(ticket) = self.cache.lookup(key) else {
             return None;
         };
-        let tile = tile.clone();
+        let fetched = fetched.clone();
         self.stats.count_prefetch();
         let engine = self.clone();
         // The first one is needed first.
         self.pool
-            .spawn_fifo(move || drop(engine.decode_chunk(&tile, array, chunk, ticket)));
+            .spawn_fifo(move || drop(engine.decode_chunk(&fetched.tile, array, chunk, ticket)));
         Some(key)
     }
 
@@ -306,7 +326,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn note(readers: &Readers, array: Array, start: u64, length: u64) -> bool {
-        readers.note(array, &(start..start + length), RUN).is_some()
+        readers.note(array, &(start..start + length), RUN).due.is_some()
     }
 
     #[test]
@@ -359,7 +379,7 @@ mod tests {
         let readers = Readers::default();
         let mut asked = Vec::new();
         for i in 0..40 {
-            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN) {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN).due {
                 asked.push(i);
                 let (decoded, next) = (Vec::new(), place + 10 * MIB);
                 readers.decoded(reader, Ahead { decoded, next });
@@ -372,7 +392,7 @@ mod tests {
     fn read_on(readers: &Readers) -> (Vec<Decoded>, Vec<Key>) {
         let (mut made, mut given_up) = (Vec::<Decoded>::new(), Vec::new());
         for i in 0..300 {
-            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN) {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN).due {
                 let (tile, array, chunk, next) = (0, Array::Data, made.len(), place + 4 * MIB);
                 let decoded = vec![(Key::Chunk { tile, array, chunk }, next)];
                 made.extend(&decoded);

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::Key;
 use crate::cache::Cache;
+use crate::store::Traffic;
 use crate::view::STATS_BYTES;
 
 /// How a file was opened.
@@ -100,11 +101,11 @@ impl Stats {
     }
 
     /// One JSON object and a newline, with blanks before the newline so that its size never changes.
-    pub(super) fn to_json(&self, cache: &Cache<Key>) -> Vec<u8> {
+    pub(super) fn to_json(&self, cache: &Cache<Key>, traffic: Option<Traffic>) -> Vec<u8> {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = cache.counters();
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let value = json!({
+        let mut value = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_seconds": self.uptime().as_secs_f64(),
@@ -128,6 +129,15 @@ impl Stats {
             },
             "errors": errors,
         });
+        if let Some(traffic) = traffic {
+            value["store"] = json!({
+                "requests": traffic.requests,
+                "bytes": traffic.bytes,
+                "failures": traffic.failures,
+                "found_on_disk": traffic.found_on_disk,
+                "kept_bytes": traffic.kept_bytes,
+            });
+        }
         let mut text = serde_json::to_vec_pretty(&value).expect("counters are plain JSON");
         text.resize(STATS_BYTES as usize - 1, b' ');
         text.push(b'\n');

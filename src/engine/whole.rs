@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::chunk::decode_into;
+use super::fetch::Fetched;
 use super::{Engine, Key, Pin, ReadError};
 use crate::cache::mapping::{Window, map_finished};
 use crate::cache::{Block, Failure, Lookup, Outcome, Reservation, Ticket};
-use crate::dataset::{Array, DatasetError, Tile};
+use crate::dataset::{Array, DatasetError, Part, Tile};
 use crate::format::TileId;
 use crate::store::StoreError;
 use crate::view::{ArrayFile, Elements, Form};
@@ -77,19 +78,24 @@ impl Engine {
             Lookup::Hit(block) => deliver(Ok(block)),
             Lookup::Busy(pending) => pending.subscribe(deliver),
             Lookup::Missing(ticket) => {
-                let tile = match self.view.dataset().tile(tile) {
-                    Ok(tile) => tile,
+                let fill = move |engine: &Arc<Self>, fetched: Result<Fetched, Arc<DatasetError>>| match fetched {
+                    Ok(fetched) => engine.fill(fetched, file, ticket, Box::new(deliver)),
                     Err(error) => {
-                        self.failed(&error);
-                        return deliver(ticket.finish(Err(Failure::Failed(Arc::new(error)))));
+                        engine.failed(&error);
+                        deliver(ticket.finish(Err(Failure::Failed(error))));
                     }
                 };
-                self.fill(tile, file, ticket, Box::new(deliver));
+                match self.reach(tile) {
+                    Ok(Some(fetched)) => fill(self, Ok(fetched)),
+                    Ok(None) => self.fetch(tile, Part::Whole, fill),
+                    Err(error) => fill(self, Err(Arc::new(error))),
+                }
             }
         }
     }
 
-    fn fill(self: &Arc<Self>, tile: Arc<Tile>, kind: ArrayFile, ticket: Ticket<Key>, deliver: Deliver) {
+    fn fill(self: &Arc<Self>, fetched: Fetched, kind: ArrayFile, ticket: Ticket<Key>, deliver: Deliver) {
+        let tile = fetched.tile.clone();
         let entries = kind.elements.array().entries(&tile.layout().spec);
         let bytes = kind.bytes(entries);
         let (file, reservation) = match self.make_room(&tile, bytes, &ticket) {
@@ -108,6 +114,7 @@ impl Engine {
         let workers = self.threads.min(chunks.max(1));
         let fill = Arc::new(Fill {
             tile,
+            fetched,
             kind,
             header: kind.header(entries),
             bytes,
@@ -164,6 +171,9 @@ type End = (Ticket<Key>, Reservation, Deliver);
 /// A file being filled, by every thread that takes part.
 struct Fill {
     tile: Arc<Tile>,
+    /// Its bytes stay in reach until all is decoded.
+    #[allow(dead_code, reason = "what counts is that it is there")]
+    fetched: Fetched,
     kind: ArrayFile,
     header: Vec<u8>,
     bytes: u64,
@@ -275,8 +285,7 @@ impl Fill {
         };
         let outcome = ticket.finish(block.map_err(|error| {
             engine.failed(&error);
-            // The next reader looks at the file again.
-            engine.view.dataset().forget(self.tile.layout().spec.id);
+            engine.give_up(&self.tile);
             Failure::Failed(error)
         }));
         if outcome.is_ok() {

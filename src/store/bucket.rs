@@ -1,8 +1,8 @@
 //! A dataset in an object store: S3, Google Cloud Storage, Azure, or a web server.
 //!
 //! Everything here blocks the thread that calls it, as reading a file does; requests run on a small runtime of their own.
-//! Objects that are asked for whole are fetched with one request and kept in memory for a while; of others, only the
-//! bytes that are read are fetched. Every request after the first to an object names the state that was found then
+//! Objects that are asked for whole are fetched with one request and kept in memory for a while, and so are parts that
+//! are asked for; of others, only the bytes that are read are fetched. Every request after the first to an object names the state that was found then
 //! (`If-Match`), so that bytes of two states are never mixed.
 
 use std::collections::HashMap;
@@ -10,22 +10,23 @@ use std::fmt::Write as _;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
+use futures_util::future::{Either, select};
 use lru::LruCache;
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use rustix::process::{getegid, geteuid};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::disk_cache::{DiskCache, Entry, State};
-use super::{Access, Attributes, Object, Store, StoreError, Version};
+use super::{Access, Attributes, Held, Object, Store, StoreError, Traffic, Version};
 
 /// Room for an answer is made at once up to this size.
 const MOST_PROMISED: u64 = 256 << 20;
@@ -61,13 +62,41 @@ struct Shared {
     /// Set for good when it is another one.
     replaced: AtomicBool,
     opened: SystemTime,
-    runtime: Runtime,
+    counters: Counters,
+    cancelled: watch::Sender<bool>,
+    /// There until this is dropped.
+    runtime: Option<Runtime>,
 }
 
-/// Objects fetched whole, those used last at the end.
+#[derive(Default)]
+struct Counters {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    failures: AtomicU64,
+    found_on_disk: AtomicU64,
+}
+
+/// Objects and parts of objects, those used last at the end.
 struct Kept {
-    objects: LruCache<String, Slot>,
+    objects: LruCache<Key, Slot>,
     bytes: u64,
+}
+
+/// An object, or a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    path: Arc<str>,
+    /// `None` for all of it.
+    part: Option<Range<u64>>,
+}
+
+impl Key {
+    fn whole(path: &str) -> Self {
+        Self {
+            path: path.into(),
+            part: None,
+        }
+    }
 }
 
 /// An object that is there, or is being fetched by whoever holds the lock.
@@ -152,12 +181,27 @@ impl Bucket {
             anchor: OnceLock::new(),
             replaced: AtomicBool::new(false),
             opened: SystemTime::now(),
-            runtime,
+            counters: Counters::default(),
+            cancelled: watch::Sender::new(false),
+            runtime: Some(runtime),
         })))
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Whoever still waits for a server is no reason for this to wait.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 impl Shared {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("there until this is dropped")
+    }
+
     fn name(&self, path: &str) -> String {
         format!("{}/{path}", self.location)
     }
@@ -176,11 +220,21 @@ impl Shared {
 
     /// Sends one request, with retries, and waits for all of its answer, which is of at most `limit` bytes.
     fn request(&self, path: &str, options: GetOptions, limit: u64) -> io::Result<(Bytes, ObjectMeta)> {
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        let answer = self.ask(path, options, limit);
+        match &answer {
+            Ok((bytes, _)) => self.counters.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed),
+            Err(_) => self.counters.failures.fetch_add(1, Ordering::Relaxed),
+        };
+        answer
+    }
+
+    fn ask(&self, path: &str, options: GetOptions, limit: u64) -> io::Result<(Bytes, ObjectMeta)> {
         let wanted = options.range.clone();
         let is_head = options.head;
         let expected = |meta: &ObjectMeta| match &wanted {
             _ if is_head => 0,
-            Some(GetRange::Bounded(range)) => range.end - range.start,
+            Some(GetRange::Bounded(range)) => range.end.min(meta.size).saturating_sub(range.start),
             _ => meta.size,
         };
         let request = async {
@@ -206,10 +260,16 @@ impl Shared {
             Ok::<_, Error>(Ok((bytes.freeze(), meta)))
         };
         let patience = self.limits.patience;
-        let answer = self
-            .runtime
-            .block_on(async { tokio::time::timeout(patience, request).await });
-        let (bytes, meta) = match answer {
+        let answer = self.runtime().block_on(async {
+            let mut cancelled = self.cancelled.subscribe();
+            let cancelled = cancelled.wait_for(|&is_so| is_so);
+            let answer = tokio::time::timeout(patience, request);
+            match select(std::pin::pin!(cancelled), std::pin::pin!(answer)).await {
+                Either::Left(_) => None,
+                Either::Right((answer, _)) => Some(answer),
+            }
+        });
+        let (bytes, meta) = match answer.ok_or_else(cancelled)? {
             Err(_) => {
                 let reason = format!("the store did not answer within {} s", patience.as_secs_f32());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
@@ -290,11 +350,11 @@ impl Shared {
         }
     }
 
-    /// All bytes of an object. Those who ask at the same time share the request.
-    fn whole(&self, path: &str, limit: u64) -> io::Result<(Bytes, Found)> {
+    /// Bytes of an object. Those who ask at the same time share the request.
+    fn obtain(&self, key: &Key, limit: u64) -> io::Result<(Bytes, Found)> {
         let slot = lock(&self.kept)
             .objects
-            .get_or_insert(path.to_owned(), Slot::default)
+            .get_or_insert(key.clone(), Slot::default)
             .clone();
         let mut fetch = lock(&slot);
         match &*fetch {
@@ -303,8 +363,8 @@ impl Shared {
             Fetch::Failed(kind, reason) => return Err(io::Error::new(*kind, reason.clone())),
         }
         let fetched = match &self.disk {
-            Some(disk) => self.fetch_once(path, &disk.entry(&self.name(path)), limit),
-            None => self.fetch(path, limit),
+            Some(disk) if key.part.is_none() => self.fetch_once(&key.path, &disk.entry(&self.name(&key.path)), limit),
+            _ => self.fetch(&key.path, key.part.clone(), limit),
         };
         *fetch = match &fetched {
             Ok((bytes, found)) => Fetch::Here(bytes.clone(), found.clone()),
@@ -312,20 +372,32 @@ impl Shared {
         };
         drop(fetch);
         match &fetched {
-            Ok((bytes, _)) => self.keep(path, &slot, bytes.len() as u64),
+            Ok((bytes, _)) => self.keep(key, &slot, bytes.len() as u64),
             Err(_) => {
                 let mut kept = lock(&self.kept);
-                if kept.objects.peek(path).is_some_and(|kept| Arc::ptr_eq(kept, &slot)) {
-                    kept.objects.pop(path);
+                if kept.objects.peek(key).is_some_and(|kept| Arc::ptr_eq(kept, &slot)) {
+                    kept.objects.pop(key);
                 }
             }
         }
         fetched
     }
 
-    fn fetch(&self, path: &str, limit: u64) -> io::Result<(Bytes, Found)> {
+    /// Bytes that are in memory.
+    fn kept(&self, key: &Key) -> Option<Bytes> {
+        let slot = lock(&self.kept).objects.get(key)?.clone();
+        // Whoever has it locked is fetching it.
+        match &*slot.try_lock().ok()? {
+            Fetch::Here(bytes, _) => Some(bytes.clone()),
+            _ => None,
+        }
+    }
+
+    /// All bytes of an object, or those of a part.
+    fn fetch(&self, path: &str, part: Option<Range<u64>>, limit: u64) -> io::Result<(Bytes, Found)> {
         let options = GetOptions {
             if_match: lock(&self.known).get(path).and_then(|first| first.e_tag.clone()),
+            range: part.map(GetRange::Bounded),
             ..GetOptions::default()
         };
         let answer = self
@@ -347,7 +419,7 @@ impl Shared {
         if let Some(there) = self.on_disk(path, entry, limit)? {
             return Ok(there);
         }
-        let (bytes, found) = self.fetch(path, limit)?;
+        let (bytes, found) = self.fetch(path, None, limit)?;
         if let Some(state) = found.state() {
             entry.write(state, &bytes);
         }
@@ -368,35 +440,60 @@ impl Shared {
             .state()
             .filter(|state| state.size <= limit)
             .and_then(|state| entry.read(state));
+        if bytes.is_some() {
+            self.counters.found_on_disk.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(bytes.map(|bytes| (bytes, found)))
     }
 
-    /// Counts an object that was fetched, and forgets those used longest ago.
-    fn keep(&self, path: &str, slot: &Slot, bytes: u64) {
+    /// Counts what was fetched, and forgets what was used longest ago and nobody holds.
+    fn keep(&self, key: &Key, slot: &Slot, bytes: u64) {
         let mut kept = lock(&self.kept);
-        if !kept.objects.peek(path).is_some_and(|kept| Arc::ptr_eq(kept, slot)) {
+        if !kept.objects.peek(key).is_some_and(|kept| Arc::ptr_eq(kept, slot)) {
             return;
         }
         kept.bytes += bytes;
         while kept.bytes > self.limits.kept_bytes {
             // One that is being fetched is not counted yet.
-            let counted = |slot: &Slot| match &*slot.try_lock().ok()? {
-                Fetch::Here(bytes, _) => Some(bytes.len() as u64),
+            let idle = |slot: &Slot| match &*slot.try_lock().ok()? {
+                Fetch::Here(bytes, _) if bytes.is_unique() => Some(bytes.len() as u64),
                 _ => None,
             };
-            let oldest = kept.objects.iter().rev().find_map(|(name, slot)| {
-                let size = counted(slot)?;
-                (name != path).then(|| (name.clone(), size))
-            });
+            let oldest = kept
+                .objects
+                .iter()
+                .rev()
+                .find_map(|(key, slot)| Some((key.clone(), idle(slot)?)));
             let Some((oldest, size)) = oldest else { break };
             kept.objects.pop(&oldest);
             kept.bytes -= size;
+        }
+    }
+
+    /// Forgets an object and its parts.
+    fn drop_kept(&self, path: &str) {
+        let mut kept = lock(&self.kept);
+        let keys = kept.objects.iter().map(|(key, _)| key);
+        let keys: Vec<Key> = keys.filter(|key| &*key.path == path).cloned().collect();
+        for key in keys {
+            // Whoever is fetching it has it counted only if it is still there then.
+            if let Some(slot) = kept.objects.pop(&key)
+                && let Ok(fetch) = slot.try_lock()
+                && let Fetch::Here(bytes, _) = &*fetch
+            {
+                kept.bytes = kept.bytes.saturating_sub(bytes.len() as u64);
+            }
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Not [`io::ErrorKind::Interrupted`], after which readers try again.
+fn cancelled() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the request was cancelled")
 }
 
 fn changed() -> io::Error {
@@ -428,23 +525,29 @@ impl Store for Bucket {
 
     fn open(&self, path: &str) -> Result<Arc<dyn Object>, StoreError> {
         let found = self.0.look(path).map_err(|source| self.0.error(path, source))?;
-        Ok(Arc::new(Remote {
-            bucket: self.0.clone(),
-            path: path.to_owned(),
-            found,
-            whole: false,
-        }))
+        Ok(Remote::new(&self.0, path, found, false))
     }
 
     fn open_whole(&self, path: &str, limit: u64) -> Result<Arc<dyn Object>, StoreError> {
-        let fetched = self.0.whole(path, limit);
+        let fetched = self.0.obtain(&Key::whole(path), limit);
         let (_, found) = fetched.map_err(|source| self.0.error(path, source))?;
-        Ok(Arc::new(Remote {
-            bucket: self.0.clone(),
-            path: path.to_owned(),
-            found,
-            whole: true,
-        }))
+        Ok(Remote::new(&self.0, path, found, true))
+    }
+
+    /// What is to stay on the disk is fetched whole.
+    fn open_parts(&self, path: &str, head: u64, limit: u64) -> Result<Arc<dyn Object>, StoreError> {
+        if self.0.disk.is_some() || head >= limit {
+            return self.open_whole(path, limit);
+        }
+        let key = Key {
+            part: Some(0..head),
+            ..Key::whole(path)
+        };
+        let fetched = self.0.obtain(&key, head);
+        let (_, found) = fetched.map_err(|source| self.0.error(path, source))?;
+        let object = Remote::new(&self.0, path, found, false);
+        lock(&object.parts).extend(key.part);
+        Ok(object)
     }
 
     fn attributes(&self, path: &str) -> Result<Attributes, StoreError> {
@@ -481,35 +584,86 @@ impl Store for Bucket {
         if let Some(disk) = &self.0.disk {
             disk.entry(&self.0.name(path)).forget();
         }
-        let mut kept = lock(&self.0.kept);
-        let slot = kept.objects.pop(path);
-        // Whoever is fetching it has it counted only if it is still there then.
-        if let Some(slot) = slot
-            && let Ok(fetch) = slot.try_lock()
-            && let Fetch::Here(bytes, _) = &*fetch
-        {
-            kept.bytes = kept.bytes.saturating_sub(bytes.len() as u64);
-        }
+        self.0.drop_kept(path);
     }
 
     fn requests_at_once(&self) -> usize {
         self.0.limits.parallel.get()
     }
+
+    fn wait_in(&self, job: Box<dyn FnOnce() + Send>) {
+        self.0.runtime().spawn_blocking(job);
+    }
+
+    fn cancel(&self) {
+        self.0.cancelled.send_replace(true);
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.0.counters;
+        Some(Traffic {
+            requests: get(&counters.requests),
+            bytes: get(&counters.bytes),
+            failures: get(&counters.failures),
+            found_on_disk: get(&counters.found_on_disk),
+            kept_bytes: lock(&self.0.kept).bytes,
+        })
+    }
 }
 
 struct Remote {
     bucket: Arc<Shared>,
-    path: String,
+    path: Arc<str>,
     found: Found,
     /// Whether it is fetched all at once.
     whole: bool,
+    /// What was fetched of it with one request each.
+    parts: Mutex<Vec<Range<u64>>>,
 }
 
 impl Remote {
+    fn new(bucket: &Arc<Shared>, path: &str, found: Found, whole: bool) -> Arc<Self> {
+        Arc::new(Self {
+            bucket: bucket.clone(),
+            path: path.into(),
+            found,
+            whole,
+            parts: Mutex::default(),
+        })
+    }
+
+    fn key(&self, part: Option<Range<u64>>) -> Key {
+        Key {
+            path: self.path.clone(),
+            part,
+        }
+    }
+
+    /// A part that was fetched and that `range` lies in.
+    fn part_around(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let around = |part: &&Range<u64>| part.start <= range.start && range.end <= part.end;
+        lock(&self.parts).iter().find(around).cloned()
+    }
+
+    /// Bytes in memory around `range`, and where they begin.
+    fn kept(&self, range: &Range<u64>) -> Option<(Bytes, u64)> {
+        if let Some(whole) = self.bucket.kept(&self.key(None)) {
+            return Some((whole, 0));
+        }
+        let part = self.part_around(range)?;
+        let start = part.start;
+        Some((self.bucket.kept(&self.key(Some(part)))?, start))
+    }
+
     fn range(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let cut = |bytes: &Bytes, start: u64| bytes.slice((range.start - start) as usize..(range.end - start) as usize);
         if self.whole {
-            let (bytes, _) = self.bucket.whole(&self.path, self.found.size)?;
-            return Ok(bytes.slice(range.start as usize..range.end as usize));
+            let (bytes, _) = self.bucket.obtain(&self.key(None), self.found.size)?;
+            return Ok(cut(&bytes, 0));
+        }
+        if let Some((bytes, start)) = self.kept(&range) {
+            return Ok(cut(&bytes, start));
         }
         let options = GetOptions {
             if_match: self.found.e_tag.clone(),
@@ -548,5 +702,21 @@ impl Object for Remote {
     /// The state in which it was found. Whatever is read later is of this state, or an error.
     fn version(&self) -> io::Result<Version> {
         Ok(self.found.version)
+    }
+
+    fn hold(&self, range: &Range<u64>) -> Option<Held> {
+        self.kept(range).map(|(bytes, _)| Held(Some(bytes)))
+    }
+
+    fn fetch(&self, range: &Range<u64>) -> io::Result<Held> {
+        let part = (*range != (0..self.found.size)).then(|| range.clone());
+        let (bytes, _) = self.bucket.obtain(&self.key(part.clone()), range.end - range.start)?;
+        if let Some(part) = part {
+            let mut parts = lock(&self.parts);
+            if !parts.contains(&part) {
+                parts.push(part);
+            }
+        }
+        Ok(Held(Some(bytes)))
     }
 }

@@ -14,9 +14,11 @@ mod location;
 pub(crate) mod trust;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use thiserror::Error;
 
 pub use access::Access;
@@ -76,6 +78,25 @@ pub struct Attributes {
     pub access: Access,
 }
 
+/// Keeps bytes that were fetched in memory for as long as it is there. Empty where nothing is fetched.
+#[derive(Debug, Clone, Default)]
+pub struct Held(#[allow(dead_code, reason = "what counts is that it is there")] Option<Bytes>);
+
+/// What was asked of a server since it is used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests, each with all its retries.
+    pub requests: u64,
+    /// Bytes of objects in the answers.
+    pub bytes: u64,
+    /// Requests that were given up.
+    pub failures: u64,
+    /// Objects that were found in the cache on disk instead.
+    pub found_on_disk: u64,
+    /// Bytes of objects in memory.
+    pub kept_bytes: u64,
+}
+
 /// An opened object: an immutable sequence of bytes.
 pub trait Object: Send + Sync {
     /// Full name, for messages.
@@ -95,6 +116,19 @@ pub trait Object: Send + Sync {
     /// # Errors
     /// When the store cannot tell.
     fn version(&self) -> io::Result<Version>;
+
+    /// Takes hold of the bytes `range`; `None` when reading them would take a request to a server.
+    fn hold(&self, _range: &Range<u64>) -> Option<Held> {
+        Some(Held::default())
+    }
+
+    /// Has the bytes `range` fetched with one request, unless they are in memory.
+    ///
+    /// # Errors
+    /// As [`Self::read_at`].
+    fn fetch(&self, _range: &Range<u64>) -> io::Result<Held> {
+        Ok(Held::default())
+    }
 }
 
 /// A place that holds a dataset.
@@ -123,6 +157,15 @@ pub trait Store: Send + Sync {
         self.open(path)
     }
 
+    /// Opens an object of which parts will be read, and its first `head` bytes first: a store that fetches may do so
+    /// with one request. Where all of it is fetched all the same, it has at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::open_whole`].
+    fn open_parts(&self, path: &str, _head: u64, _limit: u64) -> Result<Arc<dyn Object>, StoreError> {
+        self.open(path)
+    }
+
     /// The same as [`Self::attributes`] as far as it is known without asking a server, so that `stat` never waits for one.
     ///
     /// # Errors
@@ -146,6 +189,19 @@ pub trait Store: Send + Sync {
     /// Whether every read is a request to a server.
     fn is_remote(&self) -> bool {
         self.requests_at_once() > 0
+    }
+
+    /// Runs `job` on a thread that may wait for a server; on this one where there is none.
+    fn wait_in(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
+
+    /// Ends all requests, and those that come, with an error.
+    fn cancel(&self) {}
+
+    /// What was asked of a server; `None` where there is none.
+    fn traffic(&self) -> Option<Traffic> {
+        None
     }
 }
 

@@ -2,10 +2,13 @@
 
 use super::Node;
 use crate::dataset::Dataset;
-use crate::store::{Attributes, StoreError, Version};
+use crate::store::{Attributes, Held, Store, StoreError, Version};
+
+/// A file of a server is fetched at mounting up to this size, so that it is there whatever becomes of the server.
+const FETCHED: u64 = 16 << 20;
 
 /// A file of the dataset that appears unchanged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Stored {
     /// Path below the dataset's root.
     pub path: &'static str,
@@ -17,6 +20,9 @@ pub struct Stored {
     pub bytes: u64,
     /// Its state then.
     pub version: Version,
+    /// Its bytes, if they were fetched.
+    #[allow(dead_code, reason = "what counts is that it is there")]
+    held: Option<Held>,
 }
 
 impl Stored {
@@ -33,17 +39,27 @@ impl Stored {
         let stored = files.into_iter().filter(|&(.., promised)| promised);
         stored
             .map(|(path, folder, name, _)| {
-                let Attributes {
-                    size: bytes, version, ..
-                } = dataset.store().attributes(path)?;
+                let (attributes, held) = look(&**dataset.store(), path)?;
                 Ok(Self {
                     path,
                     folder,
                     name,
-                    bytes,
-                    version,
+                    bytes: attributes.size,
+                    version: attributes.version,
+                    held,
                 })
             })
             .collect()
+    }
+}
+
+fn look(store: &dyn Store, path: &str) -> Result<(Attributes, Option<Held>), StoreError> {
+    if !store.is_remote() {
+        return Ok((store.attributes(path)?, None));
+    }
+    match store.open_whole(path, FETCHED) {
+        Ok(object) => Ok((store.shown(path)?, object.hold(&(0..object.size())))),
+        Err(error) if error.source.kind() == std::io::ErrorKind::FileTooLarge => Ok((store.attributes(path)?, None)),
+        Err(error) => Err(error),
     }
 }

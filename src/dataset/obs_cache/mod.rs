@@ -105,6 +105,15 @@ pub struct Work<'a> {
     pub patience: Duration,
 }
 
+impl Work<'_> {
+    /// Threads that reading a dataset's columns is worth: one for each processor, or for each request that is on its way.
+    pub fn threads_for(dataset: &Dataset) -> NonZeroUsize {
+        let processors = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let requests = NonZeroUsize::new(dataset.store().requests_at_once());
+        requests.map_or(processors, |requests| requests.max(processors))
+    }
+}
+
 impl ObsCache {
     /// The cache in the folder `root`, which need not exist yet.
     pub fn at(root: PathBuf) -> Self {

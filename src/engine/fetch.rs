@@ -1,0 +1,119 @@
+//! Tiles of datasets in object stores: fetched without keeping a decode thread, all of a tile or the parts that a reader
+//! needs.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Engine;
+use crate::dataset::{DatasetError, Part, Tile};
+use crate::format::TileId;
+use crate::store::Held;
+
+/// Of a tile that is smaller, all is fetched at once: a second request takes longer than the rest of the tile.
+const LEAST_FOR_PARTS: u64 = 4 << 20;
+/// No more than one part in this many of a tile is fetched in parts; who wants more gets all of it.
+const SHARE_IN_PARTS: u64 = 4;
+
+/// A tile of which a part is in memory as long as this is there.
+#[derive(Clone)]
+pub(super) struct Fetched {
+    pub tile: Arc<Tile>,
+    #[allow(dead_code, reason = "what counts is that it is there")]
+    held: Held,
+}
+
+/// What becomes of a part that was fetched.
+type Then = Box<dyn FnOnce(&Arc<Engine>, Result<Fetched, Arc<DatasetError>>) + Send>;
+
+/// What is being fetched, and who waits for it.
+#[derive(Default)]
+pub(super) struct Fetching(Mutex<HashMap<(TileId, Part), Vec<Then>>>);
+
+impl Fetching {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(TileId, Part), Vec<Then>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    /// Whether tiles have to be fetched.
+    pub(super) fn is_remote(&self) -> bool {
+        self.view.dataset().store().is_remote()
+    }
+
+    /// Runs `work` on the decode pool; where it may wait for a server, on a thread that may.
+    pub(super) fn spawn_patient(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        if !self.is_remote() {
+            return self.spawn(work);
+        }
+        let engine = self.clone();
+        let work = move || {
+            // What the dead job owed to others is told to them as it is dropped.
+            if catch_unwind(AssertUnwindSafe(|| work(&engine))).is_err() {
+                log::error!("a thread that reads from a store panicked; its readers get an error");
+            }
+        };
+        self.view.dataset().store().wait_in(Box::new(work));
+    }
+
+    /// The tile with all of its bytes in reach; `None` when they have to be fetched.
+    pub(super) fn reach(&self, id: TileId) -> Result<Option<Fetched>, DatasetError> {
+        let dataset = self.view.dataset();
+        let tile = match dataset.opened(id) {
+            Some(tile) => tile,
+            None if self.is_remote() => return Ok(None),
+            None => dataset.tile(id)?,
+        };
+        let held = tile.hold(Part::Whole);
+        Ok(held.map(|held| Fetched { tile, held }))
+    }
+
+    /// Fetches a part of a tile, unless that is being done, and calls `then` on a thread of the pool.
+    pub(super) fn fetch(
+        self: &Arc<Self>,
+        tile: TileId,
+        part: Part,
+        then: impl FnOnce(&Arc<Self>, Result<Fetched, Arc<DatasetError>>) + Send + 'static,
+    ) {
+        let mut fetching = self.fetching.lock();
+        let waiting = fetching.entry((tile, part)).or_default();
+        waiting.push(Box::new(then));
+        let is_first = waiting.len() == 1;
+        drop(fetching);
+        if is_first {
+            self.spawn_patient(move |engine| {
+                let read = || engine.view.dataset().fetch(tile, part).map_err(Arc::new);
+                // Whoever waits is told by being dropped.
+                let fetched = catch_unwind(AssertUnwindSafe(read)).ok();
+                let waiting = engine.fetching.lock().remove(&(tile, part));
+                let Some(fetched) = fetched else { return };
+                let fetched = fetched.map(|(tile, held)| Fetched { tile, held });
+                for then in waiting.into_iter().flatten() {
+                    let fetched = fetched.clone();
+                    engine.spawn(move |engine| then(engine, fetched));
+                }
+            });
+        }
+    }
+
+    /// What is to be fetched of a tile that is not open, for a reader who needs a few cells of it.
+    pub(super) fn first_part(&self, tile: TileId, sparing: bool) -> Part {
+        let bytes = self.view.dataset().manifest().tile(tile).bytes;
+        match sparing && bytes >= LEAST_FOR_PARTS {
+            true => Part::Head,
+            false => Part::Whole,
+        }
+    }
+
+    /// What is to be fetched of a tile of which a chunk is needed.
+    pub(super) fn part_for_chunk(&self, tile: &Tile, chunk: usize, sparing: bool) -> Part {
+        let part = Part::Chunk(chunk);
+        let bytes = tile.layout().spec.bytes;
+        let few = || tile.bytes_in_parts() + tile.part_bytes(part) <= bytes / SHARE_IN_PARTS;
+        match sparing && bytes >= LEAST_FOR_PARTS && few() {
+            true => part,
+            false => Part::Whole,
+        }
+    }
+}
