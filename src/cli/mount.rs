@@ -15,7 +15,9 @@ use thiserror::Error;
 use super::cache_size::{CacheSize, Memory};
 use super::detach::{Daemon, Side, detach, forget_umask};
 use super::logging::{self, Destination, LogError};
-use super::serve::{Hangup, NotReady, ServeError, StopSignals, announce_ready, await_answer, until_stopped};
+use super::serve::{
+    Hangup, NotReady, ServeError, StopSignals, announce_ready, await_answer, interruptible, until_stopped,
+};
 use super::source::{OpenError, Source, StoreFlags};
 use super::{complain, grouped};
 use crate::cache::tmpfs::{PrivateTmpfs, TmpfsError};
@@ -285,17 +287,31 @@ pub(super) fn mount_dataset(
     let cache_blocks = most_blocks()?;
     let root = source.folder().map(Path::to_owned);
     let is_remote = root.is_none();
-    let mut dataset = source.open()?;
+    let cancel = source.canceller();
     // What is fetched is worth keeping.
     let cache = match &flags.cache_dir {
         Some(folder) => Some(ObsCache::at(folder.clone())),
         None if is_remote => ObsCache::of_environment(|name| std::env::var_os(name)),
         None => None,
     };
-    if let Some(cache) = cache {
-        let folder = std::path::absolute(cache.root()).map_err(Refusal::Start)?;
-        dataset = dataset.with_obs_cache(ObsCache::at(folder));
-    }
+    let look = || -> Result<View, Refusal> {
+        let mut dataset = source.open()?;
+        if let Some(cache) = cache {
+            let folder = std::path::absolute(cache.root()).map_err(Refusal::Start)?;
+            dataset = dataset.with_obs_cache(ObsCache::at(folder));
+        }
+        let families = match &flags.views {
+            Some(families) => families.iter().copied().collect(),
+            None => Families::all(),
+        };
+        let shown = ViewOptions {
+            families,
+            zarr_chunk: flags.zarr_chunk,
+        };
+        Ok(View::new(Arc::new(dataset), shown)?)
+    };
+    let view = interruptible(cancel, look).map_err(Refusal::Signals)??;
+    let dataset = view.dataset();
     let location = dataset.store().location();
     let memory = Memory::of_this_process();
     let cache_bytes = flags
@@ -303,8 +319,6 @@ pub(super) fn mount_dataset(
         .map_or_else(|| memory.default_cache_size(), |size| size.bytes(&memory));
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = flags.threads.map_or(processors, usize::from);
-    // A thread that waits for a store decodes nothing meanwhile.
-    let workers = threads + if is_remote { store.parallel().get() } else { 0 };
     let tmpfs = match flags.io {
         IoMode::Fuse => None,
         IoMode::Auto => PrivateTmpfs::new(cache_bytes + TMPFS_SLACK)
@@ -317,20 +331,12 @@ pub(super) fn mount_dataset(
     let options = Options {
         cache_bytes,
         cache_blocks,
-        threads: workers,
+        threads,
         tmpfs,
-        // With a mode of the administrator's choice, all tiles have the same.
-        guard_tiles: flags.allow_other && flags.mode.is_none(),
+        // With a mode of the administrator's choice, all tiles have the same, and so have those of a store.
+        guard_tiles: flags.allow_other && flags.mode.is_none() && !is_remote,
     };
-    let families = match &flags.views {
-        Some(families) => families.iter().copied().collect(),
-        None => Families::all(),
-    };
-    let shown = ViewOptions {
-        families,
-        zarr_chunk: flags.zarr_chunk,
-    };
-    let engine = Engine::new(View::new(Arc::new(dataset), shown)?, options).map_err(Refusal::Start)?;
+    let engine = Engine::new(view, options).map_err(Refusal::Start)?;
     let serve = Serve {
         ownership: Ownership {
             uid: flags.uid,

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use thiserror::Error;
 
 use super::grouped;
@@ -19,6 +20,7 @@ use super::source::{OpenError, StoreFlags, open_dataset};
 use crate::dataset::obs_cache::{CacheError, ObsCache, Work};
 use crate::dataset::{Dataset, DatasetError};
 use crate::format::obs::{ColumnKind, ObsColumn};
+use crate::store::Store;
 
 /// Keep copies of obs columns on this machine
 ///
@@ -254,28 +256,45 @@ fn localize(args: &LocalizeArgs) -> Result<(), ObsError> {
     let cache = cache(args.cache_dir.as_ref())?;
     let wanted = wanted(args, &dataset)?;
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(ObsError::Signals)?;
-    }
+    stop_on_signals(&stop, dataset.store()).map_err(ObsError::Signals)?;
     let bar = progress_bar(wanted.len() as u64 * dataset.manifest().n_tiles() as u64);
     let given = args.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
     let work = Work {
-        threads: given.unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)),
+        threads: given.unwrap_or_else(|| Work::threads_for(&dataset)),
         done: &|| bar.inc(1),
         stop: &stop,
         patience: Duration::MAX,
     };
     let added = cache.localize(&dataset, &wanted, work);
     bar.finish_and_clear();
-    let added = added?;
+    let added = match added {
+        // A request that was cut off is no fault of the store.
+        Err(_) if stop.load(Ordering::Relaxed) => return Err(CacheError::Interrupted.into()),
+        added => added?,
+    };
     let there = wanted.len() - added.min(wanted.len());
     Ok(writeln!(
         io::stdout(),
         "{added} columns were added to {}; {there} were there",
         cache.root().display()
     )?)
+}
+
+/// The first signal that asks to stop sets `stop` and ends requests to the store; the second ends the program.
+fn stop_on_signals(stop: &Arc<AtomicBool>, store: &Arc<dyn Store>) -> io::Result<()> {
+    let signals = [SIGINT, SIGTERM];
+    for signal in signals {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(stop))?;
+    }
+    let mut signals = Signals::new(signals)?;
+    let (stop, store) = (Arc::clone(stop), Arc::clone(store));
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            stop.store(true, Ordering::Relaxed);
+            store.cancel();
+        }
+    });
+    Ok(())
 }
 
 /// A bar on a terminal, nothing elsewhere.

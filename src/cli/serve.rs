@@ -116,6 +116,25 @@ impl StopSignals {
     }
 }
 
+/// Does `work`, and calls `stop` if a signal asks to stop before it is done.
+///
+/// # Errors
+/// The system refuses to have signals caught.
+pub fn interruptible<T>(stop: impl FnOnce() + Send + 'static, work: impl FnOnce() -> T) -> io::Result<T> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let watch = signals.handle();
+    let watcher = thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            stop();
+        }
+    });
+    let result = work();
+    watch.close();
+    // It calls `stop` at most, which does not panic.
+    let _ = watcher.join();
+    Ok(result)
+}
+
 /// Why a mount that was served ended badly.
 #[derive(Debug, Error)]
 pub enum ServeError {

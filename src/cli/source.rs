@@ -160,6 +160,15 @@ impl Source {
         }
     }
 
+    /// What ends requests to the store, if it is in one.
+    pub(super) fn canceller(&self) -> impl FnOnce() + Send + use<> {
+        let store = match self {
+            Self::Folder(_) => None,
+            Self::Remote(store) => Some(store.clone()),
+        };
+        move || store.into_iter().for_each(|store| store.cancel())
+    }
+
     /// Opens the dataset.
     pub(super) fn open(self) -> Result<Dataset, OpenError> {
         match self {
