@@ -282,7 +282,8 @@ pub(super) fn mount_dataset(
             return Err(Refusal::CacheInMount(folder.to_owned()));
         }
     }
-    let source = Source::find(dataset, store, links, patience)?;
+    // The store's own word, which names object and cause, is to come before the reader's time is up.
+    let source = Source::find(dataset, store, links, patience - patience / 10)?;
     let mountpoint = prepare(mountpoint, source.folder())?;
     let cache_blocks = most_blocks()?;
     let root = source.folder().map(Path::to_owned);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::ArrayRef;
 
 use super::obs_cache::{CacheError, CachedColumn, ObsCache, Work};
-use super::{Dataset, lock};
+use super::{Dataset, DatasetError, lock};
 use crate::format::TileId;
 
 /// A reader that waits for longer is better served from the dataset.
@@ -46,7 +46,15 @@ impl LocalColumns {
     }
 
     /// Values from the cache, where the column is put if it is not there; `None` when the cache is of no use for it.
-    pub(super) fn read(&self, dataset: &Dataset, tile: TileId, column: usize) -> Option<ArrayRef> {
+    ///
+    /// # Errors
+    /// When the column is not there, and the store of the dataset does not answer: it need not be asked again.
+    pub(super) fn read(
+        &self,
+        dataset: &Dataset,
+        tile: TileId,
+        column: usize,
+    ) -> Result<Option<ArrayRef>, DatasetError> {
         let slot = lock(&self.opened).entry(column).or_default().clone();
         let mut state = lock(&slot);
         let is_due = match &*state {
@@ -55,22 +63,22 @@ impl LocalColumns {
             State::Here(_) | State::Useless => false,
         };
         if is_due {
-            *state = self.open(dataset, column);
+            *state = self.open(dataset, column)?;
         }
-        let State::Here(cached) = &*state else { return None };
+        let State::Here(cached) = &*state else { return Ok(None) };
         let cached = cached.clone();
         drop(state);
-        match cached.read(tile) {
+        Ok(match cached.read(tile) {
             Ok(values) => Some(values),
             Err(reason) => {
                 log::warn!("the cached copy of a column is not used any more: {reason}");
                 *lock(&slot) = State::Useless;
                 None
             }
-        }
+        })
     }
 
-    fn open(&self, dataset: &Dataset, column: usize) -> State {
+    fn open(&self, dataset: &Dataset, column: usize) -> Result<State, DatasetError> {
         let work = Work {
             threads: Work::threads_for(dataset),
             done: &|| (),
@@ -81,9 +89,10 @@ impl LocalColumns {
             self.cache.localize(dataset, &[column], work)?;
             self.cache.column(dataset, column)
         };
-        match open() {
+        Ok(match open() {
             Ok(Some(column)) => State::Here(Arc::new(column)),
             Ok(None) => State::Useless,
+            Err(CacheError::Dataset(error)) if error.is_unreachable() => return Err(error),
             // Whoever reads the column is told.
             Err(CacheError::Dataset(_)) => State::Later(Instant::now() + PAUSE),
             Err(error @ CacheError::Busy(_)) => {
@@ -94,6 +103,6 @@ impl LocalColumns {
                 log::warn!("a column is read from the dataset each time: {error}");
                 State::Useless
             }
-        }
+        })
     }
 }

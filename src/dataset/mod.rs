@@ -277,10 +277,15 @@ impl Dataset {
     /// # Panics
     /// When there is no such tile or column.
     pub fn column(&self, tile: TileId, column: usize) -> Result<ArrayRef, DatasetError> {
-        match self.local.as_ref().and_then(|local| local.read(self, tile, column)) {
+        match self.local_column(tile, column)? {
             Some(values) => Ok(values),
             None => self.stored_column(tile, column),
         }
+    }
+
+    fn local_column(&self, tile: TileId, column: usize) -> Result<Option<ArrayRef>, DatasetError> {
+        let local = self.local.as_ref();
+        local.map_or(Ok(None), |local| local.read(self, tile, column))
     }
 
     /// Opens obs shard `shard`: its footer, held against manifest and schema. Its SHA-256 is another matter.
@@ -318,7 +323,7 @@ impl Dataset {
     /// # Panics
     /// When there is no such tile or column.
     pub fn has_missing(&self, tile: TileId, column: usize) -> Result<bool, DatasetError> {
-        match self.local.as_ref().and_then(|local| local.read(self, tile, column)) {
+        match self.local_column(tile, column)? {
             Some(values) => Ok(values.null_count() > 0),
             None => self.of_shard(tile, |shard| shard.has_missing(tile, column)),
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
+use super::fetch::Needed;
 use super::{Engine, Key, ReadError};
 use crate::cache::{Block, Buffer, Failure, Joined, Lookup, Pending, Ticket};
 use crate::dataset::{Array, DatasetError, Part, Tile};
@@ -32,14 +33,15 @@ impl From<Option<Joined>> for Found {
 }
 
 impl Engine {
-    /// One chunk of an array: from the cache, or decoded now if this thread may. A `sparing` reader needs a few cells.
+    /// One chunk of an array: from the cache, or decoded now if this thread may. What else is `needed` of
+    /// the tile decides what is fetched.
     pub(super) fn chunk_block(
         self: &Arc<Self>,
         tile: &Arc<Tile>,
         array: Array,
         chunk: usize,
         may_work: bool,
-        sparing: bool,
+        needed: Needed,
     ) -> Result<Found, ReadError> {
         let key = Key::Chunk {
             tile: tile.layout().spec.id,
@@ -54,7 +56,7 @@ impl Engine {
         let Some(_held) = in_reach() else {
             return Ok(match self.cache.join(key) {
                 Some(joined) => Some(joined).into(),
-                None => Found::Fetch(self.part_for_chunk(tile, chunk, sparing)),
+                None => Found::Fetch(self.part_for_chunk(tile, chunk, needed)),
             });
         };
         match self.cache.lookup(key) {
@@ -112,7 +114,7 @@ impl Engine {
     ) -> Result<Arc<Block>, ReadError> {
         let block = block.map_err(|error| {
             self.failed(&error);
-            self.give_up(tile);
+            self.give_up(tile, &error);
             Failure::Failed(Arc::new(error))
         });
         Ok(ticket.finish(block)?)
@@ -120,11 +122,14 @@ impl Engine {
 
     /// Has the next reader of a tile look at the file again, and forgets what was decoded before the tile turned out to be
     /// wrong.
-    pub(super) fn give_up(&self, tile: &Tile) {
+    pub(super) fn give_up(&self, tile: &Tile, error: &DatasetError) {
         let id = tile.layout().spec.id;
         self.view.dataset().forget(id);
         if tile.is_verified() {
             return;
+        }
+        if matches!(error, DatasetError::Tile { .. }) {
+            self.fetching.distrust(id);
         }
         let chunks = 0..tile.layout().chunks.len();
         let keys =

@@ -1,17 +1,20 @@
 //! Tiles of datasets in object stores: fetched without keeping a decode thread, all of a tile or the parts that a reader
 //! needs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Engine;
 use crate::dataset::{DatasetError, Part, Tile};
 use crate::format::TileId;
+use crate::format::manifest::TileSpec;
 use crate::store::Held;
 
 /// Of a tile that is smaller, all is fetched at once: a second request takes longer than the rest of the tile.
 const LEAST_FOR_PARTS: u64 = 4 << 20;
+/// The same of one of which the row starts are needed.
+const LEAST_FOR_HEAD: u64 = 512 << 10;
 /// No more than one part in this many of a tile is fetched in parts; who wants more gets all of it.
 const SHARE_IN_PARTS: u64 = 4;
 
@@ -23,16 +26,40 @@ pub(super) struct Fetched {
     held: Held,
 }
 
+/// What a reader needs of a tile, as far as that can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needed {
+    Much,
+    FewCells,
+    RowStarts,
+}
+
 /// What becomes of a part that was fetched.
 type Then = Box<dyn FnOnce(&Arc<Engine>, Result<Fetched, Arc<DatasetError>>) + Send>;
 
 /// What is being fetched, and who waits for it.
 #[derive(Default)]
-pub(super) struct Fetching(Mutex<HashMap<(TileId, Part), Vec<Then>>>);
+pub(super) struct Fetching(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    waiting: HashMap<(TileId, Part), Vec<Then>>,
+    /// Tiles that were found to be wrong: no parts of these, which would not show that they are.
+    distrusted: HashSet<TileId>,
+}
 
 impl Fetching {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(TileId, Part), Vec<Then>>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the tile be fetched whole from now on.
+    pub(super) fn distrust(&self, tile: TileId) {
+        self.lock().distrusted.insert(tile);
+    }
+
+    fn trusts(&self, tile: TileId) -> bool {
+        !self.lock().distrusted.contains(&tile)
     }
 }
 
@@ -77,7 +104,7 @@ impl Engine {
         then: impl FnOnce(&Arc<Self>, Result<Fetched, Arc<DatasetError>>) + Send + 'static,
     ) {
         let mut fetching = self.fetching.lock();
-        let waiting = fetching.entry((tile, part)).or_default();
+        let waiting = fetching.waiting.entry((tile, part)).or_default();
         waiting.push(Box::new(then));
         let is_first = waiting.len() == 1;
         drop(fetching);
@@ -86,9 +113,15 @@ impl Engine {
                 let read = || engine.view.dataset().fetch(tile, part).map_err(Arc::new);
                 // Whoever waits is told by being dropped.
                 let fetched = catch_unwind(AssertUnwindSafe(read)).ok();
-                let waiting = engine.fetching.lock().remove(&(tile, part));
+                let waiting = engine.fetching.lock().waiting.remove(&(tile, part));
                 let Some(fetched) = fetched else { return };
                 let fetched = fetched.map(|(tile, held)| Fetched { tile, held });
+                if let Ok(fetched) = &fetched
+                    && part == Part::Whole
+                    && fetched.tile.bytes_in_parts() > 0
+                {
+                    engine.check_early(fetched.clone());
+                }
                 for then in waiting.into_iter().flatten() {
                     let fetched = fetched.clone();
                     engine.spawn(move |engine| then(engine, fetched));
@@ -97,21 +130,36 @@ impl Engine {
         }
     }
 
-    /// What is to be fetched of a tile that is not open, for a reader who needs a few cells of it.
-    pub(super) fn first_part(&self, tile: TileId, sparing: bool) -> Part {
+    /// Checks a tile of which parts were served, now that it is whole.
+    fn check_early(self: &Arc<Self>, fetched: Fetched) {
+        self.spawn(move |engine| {
+            if let Err(error) = engine.view.dataset().verify(&fetched.tile) {
+                engine.failed(&error);
+                engine.give_up(&fetched.tile, &error);
+            }
+        });
+    }
+
+    /// What is to be fetched of a tile that is not open, for a reader who needs this of it.
+    pub(super) fn first_part(&self, tile: TileId, needed: Needed) -> Part {
+        let least = match needed {
+            Needed::Much => return Part::Whole,
+            Needed::FewCells => LEAST_FOR_PARTS,
+            Needed::RowStarts => LEAST_FOR_HEAD,
+        };
         let bytes = self.view.dataset().manifest().tile(tile).bytes;
-        match sparing && bytes >= LEAST_FOR_PARTS {
+        match bytes >= least && self.fetching.trusts(tile) {
             true => Part::Head,
             false => Part::Whole,
         }
     }
 
     /// What is to be fetched of a tile of which a chunk is needed.
-    pub(super) fn part_for_chunk(&self, tile: &Tile, chunk: usize, sparing: bool) -> Part {
+    pub(super) fn part_for_chunk(&self, tile: &Tile, chunk: usize, needed: Needed) -> Part {
         let part = Part::Chunk(chunk);
-        let bytes = tile.layout().spec.bytes;
+        let TileSpec { id, bytes, .. } = tile.layout().spec;
         let few = || tile.bytes_in_parts() + tile.part_bytes(part) <= bytes / SHARE_IN_PARTS;
-        match sparing && bytes >= LEAST_FOR_PARTS && few() {
+        match needed == Needed::FewCells && bytes >= LEAST_FOR_PARTS && few() && self.fetching.trusts(id) {
             true => part,
             false => Part::Whole,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chunk::Found;
-use super::fetch::Fetched;
+use super::fetch::{Fetched, Needed};
 use super::whole::ints_to_floats;
 use super::{Engine, ReadError};
 use crate::cache::Block;
@@ -50,8 +50,7 @@ pub(super) struct Gather {
 struct Manner {
     /// Whether the file is made of all tiles.
     spans_tiles: bool,
-    /// Whether a few cells are needed, as far as that can be told.
-    sparing: bool,
+    needed: Needed,
 }
 
 /// What [`Engine::resolve`] found.
@@ -85,20 +84,25 @@ impl Engine {
     ) {
         let mut missing = self.view.extents(node, range);
         let spans_tiles = self.view.spans_tiles(node);
-        let mut sparing = spans_tiles;
+        let mut reads_on = false;
         for extent in &missing {
             if let Extent::Array { tile, elements, bytes } = extent
                 && *elements != Elements::Indptr
             {
-                sparing &= !self.note_read(*tile, elements.array(), bytes);
+                reads_on |= self.note_read(*tile, elements.array(), bytes);
             }
         }
         missing.reverse();
+        // Who opens a tile's own file reads all of it as a rule.
+        let needed = match spans_tiles && !reads_on {
+            true => Needed::FewCells,
+            false => Needed::Much,
+        };
         let gather = Gather {
             missing,
             parts: Vec::new(),
             done: Box::new(done),
-            manner: Manner { spans_tiles, sparing },
+            manner: Manner { spans_tiles, needed },
             fetched: None,
         };
         self.gather(gather, false);
@@ -238,16 +242,18 @@ impl Engine {
                 if let Some(found) = self.resolve_whole(extent) {
                     return Ok(found);
                 }
-                match self.open_for(*tile, may_work, manner.sparing, fetched)? {
-                    Opened::Tile(tile) => self.resolve_array(&tile, extent, may_work, manner.sparing),
+                match self.open_for(*tile, may_work, manner.needed, fetched)? {
+                    Opened::Tile(tile) => self.resolve_array(&tile, extent, may_work, manner.needed),
                     Opened::Not(what) => Ok(what),
                 }
             }
             // It costs reading the tile's head and nothing more: see [`crate::dataset::Dataset::show_unverified`].
-            Extent::RowStarts { tile, width, bytes } => match self.open_for(*tile, may_work, true, fetched)? {
-                Opened::Tile(tile) => Ok(self.row_starts(&tile, *width, bytes)),
-                Opened::Not(what) => Ok(what),
-            },
+            Extent::RowStarts { tile, width, bytes } => {
+                match self.open_for(*tile, may_work, Needed::RowStarts, fetched)? {
+                    Opened::Tile(tile) => Ok(self.row_starts(&tile, *width, bytes)),
+                    Opened::Not(what) => Ok(what),
+                }
+            }
             Extent::Rows { tile, rows, .. } => {
                 let found = self.rows_block(*tile, rows.kept(), may_work)?;
                 self.resolved(extent, found)
@@ -271,12 +277,12 @@ impl Engine {
         })
     }
 
-    /// A tile, opened, or what has to be done first. A `sparing` reader needs little of it.
+    /// A tile, opened, or what has to be done first.
     fn open_for(
         &self,
         id: TileId,
         may_work: bool,
-        sparing: bool,
+        needed: Needed,
         fetched: Option<&Fetched>,
     ) -> Result<Opened, ReadError> {
         let fetched = fetched.map(|fetched| &fetched.tile);
@@ -284,7 +290,7 @@ impl Engine {
         Ok(match fetched.or_else(|| self.view.dataset().opened(id)) {
             Some(tile) => Opened::Tile(tile),
             None if !may_work => Opened::Not(Resolved::Later),
-            None if self.is_remote() => Opened::Not(Resolved::Fetch(id, self.first_part(id, sparing))),
+            None if self.is_remote() => Opened::Not(Resolved::Fetch(id, self.first_part(id, needed))),
             None => Opened::Tile(self.tile(id)?),
         })
     }
@@ -304,7 +310,7 @@ impl Engine {
         opened: &Arc<Tile>,
         extent: &Extent,
         may_work: bool,
-        sparing: bool,
+        needed: Needed,
     ) -> Result<Resolved, ReadError> {
         let Extent::Array { elements, bytes, .. } = extent else {
             unreachable!("the caller has an array");
@@ -312,7 +318,7 @@ impl Engine {
         let Some(chunk) = opened.layout().chunk_of_nonzero(bytes.start / 4) else {
             return Ok(Resolved::Part(Part::Owned(Vec::new()), None));
         };
-        let found = self.chunk_block(opened, elements.array(), chunk, may_work, sparing)?;
+        let found = self.chunk_block(opened, elements.array(), chunk, may_work, needed)?;
         self.resolved(extent, found)
     }
 

@@ -285,7 +285,7 @@ impl Fill {
         };
         let outcome = ticket.finish(block.map_err(|error| {
             engine.failed(&error);
-            engine.give_up(&self.tile);
+            engine.give_up(&self.tile, &error);
             Failure::Failed(error)
         }));
         if outcome.is_ok() {

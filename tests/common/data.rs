@@ -67,10 +67,19 @@ pub struct Repeated {
 
 /// `tiles` tiles of 2,000 cells and about a million nonzeros, 4 MB an array, in 4 chunks.
 pub fn repeated(tiles: usize) -> Repeated {
+    repeat(tiles, 4_000, 500, 4)
+}
+
+/// `tiles` tiles of 2,000 cells and about six million nonzeros, 24 MB an array and more than 4 MiB as stored, in 16 chunks.
+pub fn large_tiles(tiles: usize) -> Repeated {
+    repeat(tiles, 20_000, 3_000, 16)
+}
+
+fn repeat(tiles: usize, n_genes: u32, mean_nnz_per_cell: u32, chunks: u32) -> Repeated {
     let cells = Synthetic::new(SyntheticOptions {
         n_cells: 2_000,
-        n_genes: 4_000,
-        mean_nnz_per_cell: 500,
+        n_genes,
+        mean_nnz_per_cell,
         ..SyntheticOptions::default()
     });
     let tile = cells.unwrap().cells(0..2_000);
@@ -78,10 +87,10 @@ pub fn repeated(tiles: usize) -> Repeated {
     let path = folder.join("repeated.dc");
     let options = WriterOptions {
         tile_size: 2_000,
-        n_chunks: 4,
+        n_chunks: chunks,
         level: 1,
         threads: 1,
-        ..WriterOptions::new(4_000)
+        ..WriterOptions::new(n_genes)
     };
     let mut writer = DatasetWriter::create(&path, options).unwrap();
     for _ in 0..tiles {
@@ -91,7 +100,7 @@ pub fn repeated(tiles: usize) -> Repeated {
     Repeated {
         path,
         tile,
-        chunks: 4,
+        chunks: chunks.into(),
         _folder: folder,
     }
 }

@@ -34,6 +34,7 @@ mod nodes;
 mod object;
 mod obs;
 mod obs_cache;
+mod parts;
 mod read_ahead;
 mod reading;
 mod remote;

@@ -6,10 +6,11 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::data::{MadeUp, edit_manifest, files_below, made_up, repeated, replace, shared};
-use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, run, wait_until};
+use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, run, text, wait_until};
 use crate::server::{Asked, Fate, Server};
 
 in_both_modes!(
@@ -18,6 +19,8 @@ in_both_modes!(
     every_second_request_may_fail,
     a_wrong_bit_is_an_error_of_its_tile_alone,
     a_store_that_falls_silent_leaves_everything_else,
+    requests_that_hang_hold_up_nothing_that_is_here,
+    what_a_silent_store_was_never_asked_is_waited_for_once,
     a_tile_that_was_replaced_is_stale,
     a_dataset_that_was_replaced_is_stale_where_nobody_had_looked_yet,
     tiles_are_fetched_ahead_of_who_reads_on_and_of_nobody_else,
@@ -209,6 +212,72 @@ fn a_store_that_falls_silent_leaves_everything_else(io: Io) {
         "{complaints:?}"
     );
     mount.unmount();
+}
+
+fn requests_that_hang_hold_up_nothing_that_is_here(io: Io) {
+    let remote = Remote::new();
+    let disk = Folder::new();
+    let disk_cache = ["--disk-cache", disk.path().to_str().unwrap(), "--disk-cache-size", "1G"];
+    // On the disk, and not in the memory of the mount that is asked.
+    drop(fs::read(remote.mount(io, &disk_cache).join("tile_000004/data.i32")).unwrap());
+    let options = ["--request-timeout", "86400", "--threads", "1", "--fetch-parallel", "2"];
+    let mount = remote.mount(io, &[&disk_cache[..], &options].concat());
+    // What the store has of it is asked once.
+    fs::read(mount.join("tile_000004/indptr.i64")).unwrap();
+    let known = fs::read(mount.join("tile_000000/data.i32")).unwrap();
+    remote.server.judge(|_| Fate::Silence);
+    let readers: Vec<_> = (1..4)
+        .map(|tile| {
+            let file = mount.join(format!("tile_{tile:06}/data.i32"));
+            thread::spawn(move || fs::read(file).map(|_| ()))
+        })
+        .collect();
+    let mut asked = Vec::new();
+    wait_until("two requests hang", || {
+        asked.extend(remote.server.take_asked());
+        asked.len() >= 2
+    });
+    // Every one of these would wait for ever.
+    assert!(!fs::read(mount.join("tile_000004/data.i32")).unwrap().is_empty());
+    assert!(!fs::read(mount.join("tile_000004/indices.i32")).unwrap().is_empty());
+    assert_eq!(fs::read(mount.join("tile_000000/data.i32")).unwrap(), known);
+    assert!(!fs::read(mount.join("tile_000000/indices.i32")).unwrap().is_empty());
+    for stored in ["manifest.json", "var_names.txt", "obs/schema.json"] {
+        assert!(!fs::read(mount.join(stored)).unwrap().is_empty());
+    }
+    run(std::process::Command::new("ls")
+        .arg("-l")
+        .arg(mount.join("tile_000002")));
+    drop(mount);
+    for reader in readers {
+        assert!(reader.join().unwrap().is_err());
+    }
+}
+
+fn what_a_silent_store_was_never_asked_is_waited_for_once(io: Io) {
+    let remote = Remote::new();
+    let mount = remote.mount(
+        io,
+        &["--request-timeout", "2", "--fetch-parallel", "1", "--threads", "1"],
+    );
+    remote.server.judge(|_| Fate::Silence);
+    let listed = std::process::Command::new("ls")
+        .arg("-l")
+        .arg(mount.path())
+        .arg(mount.join("obs"))
+        .output()
+        .unwrap();
+    let unknown = text(&listed.stderr);
+    assert!(
+        unknown.lines().count() > 2,
+        "sizes of text columns are not known: {unknown}"
+    );
+    let listed = text(&listed.stdout);
+    assert!(
+        listed.contains("tile_000004") && listed.contains("total_counts.arrow"),
+        "{listed}"
+    );
+    assert_eq!(mount.stat("/store/failures"), 1);
 }
 
 fn a_tile_that_was_replaced_is_stale(io: Io) {
@@ -530,4 +599,44 @@ fn a_real_dataset_reads_the_same_through_a_server() {
     let io = Io::Fuse;
     let mount = Mount::with(Path::new(&url), io, &["--cache-dir", cache.path().to_str().unwrap()]);
     assert_same_files(mount.path(), Mount::new(&dataset, io).path());
+}
+
+#[test]
+fn one_signal_ends_a_command_whose_store_is_silent() {
+    let remote = Remote::new();
+    let mut localize = dcfs();
+    localize.args(["obs", "localize", "--all", "--cache-dir"]);
+    localize.arg(remote.cache.path()).arg(remote.url());
+    let mut asked_for_parts = false;
+    remote.server.judge(move |asked| {
+        asked_for_parts |= asked.path.ends_with(".parquet");
+        match asked_for_parts {
+            true => Fate::Silence,
+            false => Fate::Answer,
+        }
+    });
+    let mut localizing = localize.spawn().unwrap();
+    let is_asked = |name: &str| {
+        remote
+            .server
+            .take_asked()
+            .iter()
+            .any(|asked| asked.path.ends_with(name))
+    };
+    wait_until("a shard is asked for", || is_asked(".parquet"));
+    kill(&localizing);
+    assert_eq!(localizing.wait().unwrap().code(), Some(130));
+
+    remote.server.judge(|_| Fate::Silence);
+    let mountpoint = Folder::new();
+    let mut mount = dcfs();
+    mount.args(["mount", "--foreground", "--request-timeout", "86400"]);
+    let mut mounting = mount.arg(remote.url()).arg(mountpoint.path()).spawn().unwrap();
+    wait_until("the manifest is asked for", || is_asked("manifest.json"));
+    kill(&mounting);
+    assert!(!mounting.wait().unwrap().success());
+}
+
+fn kill(process: &std::process::Child) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(process), rustix::process::Signal::INT).unwrap();
 }

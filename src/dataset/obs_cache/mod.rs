@@ -108,9 +108,8 @@ pub struct Work<'a> {
 impl Work<'_> {
     /// Threads that reading a dataset's columns is worth: one for each processor, or for each request that is on its way.
     pub fn threads_for(dataset: &Dataset) -> NonZeroUsize {
-        let processors = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let requests = NonZeroUsize::new(dataset.store().requests_at_once());
-        requests.map_or(processors, |requests| requests.max(processors))
+        requests.unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
 }
 
