@@ -25,6 +25,7 @@ mod table;
 use std::error::Error;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,8 +47,17 @@ const PACE: Pace = Pace {
     latency: Duration::from_millis(50),
     bytes_per_second: 150e6,
 };
+/// A link that is slower than decoding, also on few processors.
+const SLOW: Pace = Pace {
+    latency: Duration::from_millis(50),
+    bytes_per_second: 30e6,
+};
 /// Requests at the same time, where the whole matrix is read.
 const CONNECTIONS: usize = 4;
+/// Tiles that are read over the slow link.
+const SLOW_TILES: usize = 12;
+/// Bytes of each array that a reader of a few cells reads.
+const FEW: usize = 256 << 10;
 const PIECE: usize = 1 << 20;
 /// Tiles of the dataset, 1.3 GB as they are stored.
 const TILES: usize = 40;
@@ -87,19 +97,26 @@ fn run() -> Result<()> {
     let folder = folder::Folder::lock()?;
     let dataset = folder.repeated("many-whole-tiles", TILES)?;
     let bench = Bench::new(&dataset)?;
-    let (mut first, mut decode_one, mut all, mut decode_all) = (vec![], vec![], vec![], vec![]);
+    let mut times: [Vec<Duration>; 6] = Default::default();
     for _ in 0..rounds {
-        first.push(bench.first_byte()?);
-        decode_one.push(bench.decode(0..1)?);
-        all.push(bench.read_all()?);
-        decode_all.push(bench.decode(0..bench.tile_bytes.len())?);
+        let round = [
+            bench.first_byte()?,
+            bench.decode(0..1)?,
+            bench.read_all(PACE, bench.tile_bytes.len())?,
+            bench.decode(0..bench.tile_bytes.len())?,
+            bench.few_cells()?,
+            bench.read_all(SLOW, SLOW_TILES)?,
+        ];
+        for (times, time) in times.iter_mut().zip(round) {
+            times.push(time);
+        }
     }
-    let [first, decode_one, all, decode_all] = [first, decode_one, all, decode_all].map(median);
+    let [first, decode_one, all, decode_all, few, slow] = times.map(median);
     let mut table = Table::default();
-    let transfer = |bytes: u64, connections: usize| {
-        Duration::from_secs_f64(bytes as f64 / PACE.bytes_per_second / connections as f64)
+    let transfer = |bytes: u64, pace: Pace, connections: usize| {
+        Duration::from_secs_f64(bytes as f64 / pace.bytes_per_second / connections as f64)
     };
-    let way = PACE.latency + transfer(bench.tile_bytes[0], 1) + decode_one;
+    let way = PACE.latency + transfer(bench.tile_bytes[0], PACE, 1) + decode_one;
     table.add(Line {
         measure: "first byte of a cold tile's data.i32".into(),
         against: "latency, transfer, decoding on all cores".into(),
@@ -108,7 +125,15 @@ fn run() -> Result<()> {
         target: Target::AtMost(1.3),
         details: format!("{first:.1?} against {way:.1?}, of which {decode_one:.1?} decoding"),
     });
-    let link = transfer(bench.tile_bytes.iter().sum(), CONNECTIONS);
+    table.add(Line {
+        measure: "a few cells of a cold tile, both arrays".into(),
+        against: "the same: all of the tile".into(),
+        found: few.as_secs_f64() / way.as_secs_f64(),
+        unit: "",
+        target: Target::AtMost(1.0),
+        details: format!("{few:.1?} against {way:.1?}"),
+    });
+    let link = transfer(bench.tile_bytes.iter().sum(), PACE, CONNECTIONS);
     let bound = link.max(decode_all);
     table.add(Line {
         measure: "X/data.i32 in order, 4 connections (speed)".into(),
@@ -117,6 +142,15 @@ fn run() -> Result<()> {
         unit: "",
         target: Target::AtLeast(0.85),
         details: format!("{all:.1?}; link {link:.1?}, decoding {decode_all:.1?}"),
+    });
+    let link = transfer(bench.tile_bytes[..SLOW_TILES].iter().sum(), SLOW, CONNECTIONS);
+    table.add(Line {
+        measure: "the same at 30 MB/s a connection".into(),
+        against: "link".into(),
+        found: link.as_secs_f64() / slow.as_secs_f64(),
+        unit: "",
+        target: Target::AtLeast(0.85),
+        details: format!("{slow:.1?}; link {link:.1?}"),
     });
     table.remark(format!(
         "A server on this machine that answers after {:?} and sends {:.0} MB/s on a connection. Times are medians of {rounds} rounds.",
@@ -149,16 +183,16 @@ impl Bench {
     }
 
     /// A mount of which nothing was fetched before, and its server.
-    fn mount(&self, options: &[&str]) -> Result<(Mount, Server)> {
+    fn mount(&self, pace: Pace, options: &[&str]) -> Result<(Mount, Server)> {
         let parent = self.dataset.parent().ok_or("a dataset is in a folder")?;
         let name = self.dataset.file_name().ok_or("a dataset has a name")?;
-        let server = Server::paced(parent, PACE);
+        let server = Server::paced(parent, pace);
         let url = format!("{}/{}", server.url(), name.display());
         Ok((Mount::start(Path::new(&url), options)?, server))
     }
 
     fn first_byte(&self) -> Result<Duration> {
-        let (mount, _server) = self.mount(&[])?;
+        let (mount, _server) = self.mount(PACE, &[])?;
         let started = Instant::now();
         let mut byte = [0];
         File::open(mount.array(0, "data.i32"))?.read_exact(&mut byte)?;
@@ -167,12 +201,29 @@ impl Bench {
         Ok(time)
     }
 
-    fn read_all(&self) -> Result<Duration> {
-        let (mount, _server) = self.mount(&["--fetch-parallel", &CONNECTIONS.to_string()])?;
+    /// Counts and gene indices of a few cells in the middle of a tile.
+    fn few_cells(&self) -> Result<Duration> {
+        let nonzeros = open(&self.dataset)?.manifest().tile_nnz[0];
+        let (mount, _server) = self.mount(PACE, &[])?;
         let started = Instant::now();
-        let mut file = File::open(mount.path().join("X/data.i32"))?;
+        let mut cells = vec![0; FEW];
+        for array in ["data.i32", "indices.i32"] {
+            let file = File::open(mount.path().join("X").join(array))?;
+            file.read_exact_at(&mut cells, nonzeros * 9 / 16 * 4)?;
+        }
+        let time = started.elapsed();
+        mount.stop()?;
+        Ok(time)
+    }
+
+    /// The counts of the first tiles, one piece after another.
+    fn read_all(&self, pace: Pace, tiles: usize) -> Result<Duration> {
+        let nonzeros: u64 = open(&self.dataset)?.manifest().tile_nnz[..tiles].iter().sum();
+        let (mount, _server) = self.mount(pace, &["--fetch-parallel", &CONNECTIONS.to_string()])?;
+        let started = Instant::now();
+        let mut counts = File::open(mount.path().join("X/data.i32"))?.take(nonzeros * 4);
         let mut piece = vec![0; PIECE];
-        while file.read(&mut piece)? > 0 {}
+        while counts.read(&mut piece)? > 0 {}
         let time = started.elapsed();
         mount.stop()?;
         Ok(time)

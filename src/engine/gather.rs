@@ -318,8 +318,38 @@ impl Engine {
         let Some(chunk) = opened.layout().chunk_of_nonzero(bytes.start / 4) else {
             return Ok(Resolved::Part(Part::Owned(Vec::new()), None));
         };
-        let found = self.chunk_block(opened, elements.array(), chunk, may_work, needed)?;
+        let mut found = self.chunk_block(opened, elements.array(), chunk, may_work, needed)?;
+        if let Found::Fetch(part) = &mut found {
+            *part = self.fetch_chunks(opened, *part, chunk, bytes, needed);
+        }
         self.resolved(extent, found)
+    }
+
+    /// Has the chunks fetched as well that a read needs after `chunk`, of which `part` is to be fetched. Returns what is to be
+    /// fetched if all of them are considered.
+    fn fetch_chunks(
+        self: &Arc<Self>,
+        tile: &Arc<Tile>,
+        part: TilePart,
+        chunk: usize,
+        bytes: &Range<u64>,
+        needed: Needed,
+    ) -> TilePart {
+        let chunks = &tile.layout().chunks[chunk + 1..];
+        let later = chunks.iter().take_while(|chunk| chunk.nonzeros.start * 4 < bytes.end);
+        let missing = later.filter(|chunk| tile.hold(TilePart::Chunk(chunk.index)).is_none());
+        let parts: Vec<_> = missing
+            .map(|chunk| self.part_for_chunk(tile, chunk.index, needed))
+            .collect();
+        if parts.contains(&TilePart::Whole) {
+            return TilePart::Whole;
+        }
+        if part != TilePart::Whole {
+            // What goes wrong is told when it is needed.
+            let id = tile.layout().spec.id;
+            parts.into_iter().for_each(|part| self.fetch(id, part, |_, _| ()));
+        }
+        part
     }
 
     fn resolve_indptr(

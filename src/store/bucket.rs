@@ -591,6 +591,10 @@ impl Store for Bucket {
         self.0.limits.parallel.get()
     }
 
+    fn room(&self) -> u64 {
+        self.0.limits.kept_bytes
+    }
+
     fn wait_in(&self, job: Box<dyn FnOnce() + Send>) {
         self.0.runtime().spawn_blocking(job);
     }

@@ -186,6 +186,11 @@ pub trait Store: Send + Sync {
         0
     }
 
+    /// Bytes of fetched objects that stay in memory.
+    fn room(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Whether every read is a request to a server.
     fn is_remote(&self) -> bool {
         self.requests_at_once() > 0
