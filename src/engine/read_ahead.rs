@@ -82,16 +82,8 @@ struct Ahead {
 struct Noted {
     /// Whether it reads one stretch after another.
     reads_on: bool,
-    /// There if chunks are to be decoded for it; then [`Readers::decoded`] must be called.
-    due: Option<Due>,
-}
-
-/// A reader, its place, and how far it has come to it.
-#[derive(Debug, Clone, Copy)]
-struct Due {
-    reader: u64,
-    place: u64,
-    way: u64,
+    /// The reader and its place, if chunks are to be decoded for it; then [`Readers::decoded`] must be called.
+    due: Option<(u64, u64)>,
 }
 
 impl Readers {
@@ -118,11 +110,7 @@ impl Readers {
         }
         Noted {
             reads_on,
-            due: is_due.then_some(Due {
-                reader: reader.id,
-                place: reader.at,
-                way,
-            }),
+            due: is_due.then_some((reader.id, reader.at)),
         }
     }
 
@@ -211,35 +199,33 @@ impl Engine {
         let bytes = start + bytes.start..start + bytes.end;
         let run = match self.is_remote() {
             // Who begins at the beginning most likely goes on to the end.
-            true if bytes.start < LEAST_REMOTE_RUN => LEAST_REMOTE_RUN,
+            true if bytes.start < LEAST_REMOTE_RUN => LEAST_REMOTE_RUN / 2,
             true => (manifest.tile_nnz[tile] * array.width() / 4).clamp(LEAST_REMOTE_RUN, RUN),
             false => RUN,
         };
         let noted = self.readers.note(array, &bytes, run);
-        if let Some(due) = noted.due {
-            self.spawn(move |engine| engine.look_ahead(due, array));
+        if let Some((reader, place)) = noted.due {
+            self.spawn(move |engine| engine.look_ahead(reader, array, place));
         }
         noted.reads_on
     }
 
     /// Has what is ahead of a reader decoded, as soon as its own tile is there.
-    fn look_ahead(self: &Arc<Self>, due: Due, array: Array) {
-        let Due { reader, place, way } = due;
+    fn look_ahead(self: &Arc<Self>, reader: u64, array: Array, place: u64) {
         let manifest = self.view.dataset().manifest();
         let first = manifest.tile_of_nonzero(place / array.width());
-        let fetch_ahead = |tile: TileId| self.fetch_ahead(tile, way >= manifest.tile_nnz[tile] * array.width());
         let ahead = match first.map(|tile| (tile, self.reach(tile))) {
             Some((tile, Ok(None))) => {
-                fetch_ahead(tile);
                 // What goes wrong is told to whoever reads it.
-                return self.fetch(tile, Part::Whole, move |engine, fetched| {
+                self.fetch(tile, Part::Whole, move |engine, fetched| {
                     if fetched.is_ok() {
-                        engine.look_ahead(due, array);
+                        engine.look_ahead(reader, array, place);
                     }
                 });
+                return self.fetch_ahead(tile);
             }
             Some((tile, Ok(Some(_)))) => {
-                fetch_ahead(tile);
+                self.fetch_ahead(tile);
                 self.decode_ahead(array, place, tile)
             }
             Some((_, Err(_))) | None => Ahead {
@@ -290,14 +276,12 @@ impl Engine {
         ahead
     }
 
-    /// Has the tiles after `tile` fetched, where tiles have to be fetched: as many as the store answers at once and, for a reader
-    /// who has read all of a tile, as many again, so that requests do not wait for the reader. They take at most half of the
-    /// room that there is for them.
-    fn fetch_ahead(self: &Arc<Self>, tile: TileId, has_read_a_tile: bool) {
+    /// Has the tiles after `tile` fetched, where tiles have to be fetched: twice as many as the store answers at once, so that none
+    /// of its connections waits for the reader, but no more than take half of the room that there is for them.
+    fn fetch_ahead(self: &Arc<Self>, tile: TileId) {
         let (manifest, store) = (self.view.dataset().manifest(), self.view.dataset().store());
-        let at_once = store.requests_at_once();
         let mut room = store.room() / 2;
-        let tiles = if has_read_a_tile { 2 * at_once } else { at_once };
+        let tiles = 2 * store.requests_at_once();
         for id in (tile + 1..manifest.n_tiles()).take(tiles) {
             let bytes = manifest.tile_bytes[id];
             if bytes > room && id > tile + 1 {
@@ -337,7 +321,7 @@ impl Engine {
         if !self.readers.note_open(process, tile, file) || next >= manifest.n_tiles() {
             return;
         }
-        self.fetch_ahead(tile, true);
+        self.fetch_ahead(tile);
         let bytes = file.bytes(file.entries_of_tile(manifest, next));
         let key = Key::Whole { tile: next, file };
         if bytes > self.cache.limit() / SHARE || self.cache.has(key) {
@@ -409,7 +393,7 @@ mod tests {
         let readers = Readers::default();
         let mut asked = Vec::new();
         for i in 0..40 {
-            if let Some(Due { reader, place, .. }) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN).due {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN).due {
                 asked.push(i);
                 let (decoded, next) = (Vec::new(), place + 10 * MIB);
                 readers.decoded(reader, Ahead { decoded, next });
@@ -422,7 +406,7 @@ mod tests {
     fn read_on(readers: &Readers) -> (Vec<Decoded>, Vec<Key>) {
         let (mut made, mut given_up) = (Vec::<Decoded>::new(), Vec::new());
         for i in 0..300 {
-            if let Some(Due { reader, place, .. }) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN).due {
+            if let Some((reader, place)) = readers.note(Array::Data, &(i * MIB..(i + 1) * MIB), RUN).due {
                 let (tile, array, chunk, next) = (0, Array::Data, made.len(), place + 4 * MIB);
                 let decoded = vec![(Key::Chunk { tile, array, chunk }, next)];
                 made.extend(&decoded);
