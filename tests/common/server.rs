@@ -1,10 +1,11 @@
 //! A web server of a folder, with faults: what S3, Google Cloud Storage, Azure and plain web servers have in common for
-//! those who read objects.
+//! those who read objects. Or the faults alone, between another server and those who ask it.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,12 +63,28 @@ pub struct Pace {
 const PIECE: usize = 64 << 10;
 
 struct Shared {
-    root: PathBuf,
+    origin: Origin,
     pace: Option<Pace>,
     asked: Mutex<Vec<Asked>>,
     judge: Mutex<Judge>,
-    contents: Mutex<HashMap<(u64, i64), Content>>,
     stopped: AtomicBool,
+}
+
+/// Where right answers come from.
+enum Origin {
+    Folder {
+        root: PathBuf,
+        contents: Mutex<HashMap<(u64, i64), Content>>,
+    },
+    Server(SocketAddr),
+}
+
+/// A right answer.
+struct Answer {
+    /// With the empty line at its end.
+    head: String,
+    body: Content,
+    part: Range<usize>,
 }
 
 impl Server {
@@ -77,23 +94,27 @@ impl Server {
 
     /// At an address, with port 0 for any.
     pub fn at(root: &Path, address: &str) -> Self {
-        Self::start(root, address, None)
+        Self::start(Origin::folder(root), address, None)
     }
 
     /// One that is far away.
     pub fn paced(root: &Path, pace: Pace) -> Self {
-        Self::start(root, "127.0.0.1:0", Some(pace))
+        Self::start(Origin::folder(root), "127.0.0.1:0", Some(pace))
     }
 
-    fn start(root: &Path, address: &str, pace: Option<Pace>) -> Self {
+    /// One that passes requests on to the server at an address as they come, so that signatures stay good, and its answers back.
+    pub fn before(server: SocketAddr) -> Self {
+        Self::start(Origin::Server(server), "127.0.0.1:0", None)
+    }
+
+    fn start(origin: Origin, address: &str, pace: Option<Pace>) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            root: root.to_owned(),
+            origin,
             pace,
             asked: Mutex::default(),
             judge: Mutex::new(Box::new(|_| Fate::Answer)),
-            contents: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
         let serving = shared.clone();
@@ -145,26 +166,17 @@ impl Shared {
     fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
         let mut lines = BufReader::new(stream.try_clone()?);
         loop {
-            let mut line = String::new();
-            if lines.read_line(&mut line)? == 0 || self.stopped.load(Ordering::Relaxed) {
+            let head = read_head(&mut lines)?;
+            if head.is_empty() || self.stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let mut words = line.split_whitespace();
+            let mut words = head.split_whitespace();
             let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-            let (method, target) = (method.to_owned(), target.to_owned());
-            let mut headers = HashMap::new();
-            loop {
-                let mut line = String::new();
-                lines.read_line(&mut line)?;
-                let Some((name, value)) = line.trim().split_once(':') else {
-                    break;
-                };
-                headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
-            }
+            let method = method.to_owned();
             let path = decoded(target.split('?').next().unwrap_or(""))
                 .trim_start_matches('/')
                 .to_owned();
-            let range = headers.get("range").and_then(|range| range.strip_prefix("bytes="));
+            let range = header(&head, "range").and_then(|range| range.strip_prefix("bytes="));
             let range = range.and_then(|range| {
                 let (first, last) = range.split_once('-')?;
                 Some((first.parse().ok()?, last.parse::<u64>().ok()? + 1))
@@ -175,26 +187,14 @@ impl Shared {
             if let Some(pace) = self.pace {
                 thread::sleep(pace.latency);
             }
-            if !self.answer(&mut stream, &asked, headers.get("if-match"), fate)? {
+            if !self.answer(&mut stream, &head, &asked, fate)? {
                 return Ok(());
             }
         }
     }
 
-    /// What is in a file, read once for each state of it.
-    fn content(&self, file: &Path, metadata: &Metadata) -> io::Result<Content> {
-        let state = (metadata.ino(), metadata.mtime_nsec());
-        let mut contents = self.contents.lock().unwrap();
-        if let Some(content) = contents.get(&state) {
-            return Ok(content.clone());
-        }
-        let content: Content = fs::read(file)?.into();
-        contents.insert(state, content.clone());
-        Ok(content)
-    }
-
     /// Whether the connection goes on.
-    fn answer(&self, stream: &mut TcpStream, asked: &Asked, if_match: Option<&String>, fate: Fate) -> io::Result<bool> {
+    fn answer(&self, stream: &mut TcpStream, head: &str, asked: &Asked, fate: Fate) -> io::Result<bool> {
         match fate {
             Fate::Status(status) => {
                 let body = "<Error><Code>Made</Code><Message>made by the test</Message></Error>";
@@ -213,46 +213,15 @@ impl Shared {
             }
             _ => {}
         }
-        let file = self.root.join(&asked.path);
-        let Ok(metadata) = fs::metadata(&file).and_then(|m| {
-            if m.is_file() {
-                Ok(m)
-            } else {
-                Err(io::ErrorKind::NotFound.into())
-            }
-        }) else {
-            stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")?;
-            return Ok(true);
+        let Answer { head, body, part } = match &self.origin {
+            Origin::Folder { root, contents } => of_file(&root.join(&asked.path), contents, head, asked)?,
+            Origin::Server(address) => of_server(*address, head, asked)?,
         };
-        let bytes = self.content(&file, &metadata)?;
-        let tag = format!("\"{}-{}\"", metadata.ino(), metadata.mtime_nsec());
-        if if_match.is_some_and(|wanted| *wanted != tag) {
-            stream.write_all(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n")?;
-            return Ok(true);
-        }
-        let (status, part) = match asked.range {
-            Some((first, end)) if first < end && end <= bytes.len() as u64 => (206, first as usize..end as usize),
-            Some(_) => (416, 0..0),
-            None => (200, 0..bytes.len()),
-        };
-        let mut head = format!(
-            "HTTP/1.1 {status} Fine\r\netag: {tag}\r\nlast-modified: {}\r\naccept-ranges: bytes\r\ncontent-length: {}\r\n",
-            http_date(metadata.modified()?),
-            part.len()
-        );
-        if status == 206 {
-            head += &format!(
-                "content-range: bytes {}-{}/{}\r\n",
-                part.start,
-                part.end - 1,
-                bytes.len()
-            );
-        }
-        stream.write_all(format!("{head}\r\n").as_bytes())?;
+        stream.write_all(head.as_bytes())?;
         if asked.method == "HEAD" {
             return Ok(true);
         }
-        let body = &bytes[part];
+        let body = &body[part];
         let mut damaged = Vec::new();
         match fate {
             Fate::Truncate | Fate::Reset => {
@@ -279,6 +248,106 @@ impl Shared {
         }
         Ok(true)
     }
+}
+
+impl Origin {
+    fn folder(root: &Path) -> Self {
+        Self::Folder {
+            root: root.to_owned(),
+            contents: Mutex::default(),
+        }
+    }
+}
+
+impl Answer {
+    fn empty(status: &str) -> Self {
+        Self {
+            head: format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"),
+            body: Content::default(),
+            part: 0..0,
+        }
+    }
+}
+
+/// The lines of a request or an answer up to the empty one; nothing where the connection ends.
+fn read_head(lines: &mut impl BufRead) -> io::Result<String> {
+    let mut head = String::new();
+    while lines.read_line(&mut head)? > 0 && !head.ends_with("\r\n\r\n") {}
+    Ok(head)
+}
+
+fn header<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
+    let mut headers = head.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted))?;
+    Some(value.trim())
+}
+
+/// What another server says.
+fn of_server(address: SocketAddr, head: &str, asked: &Asked) -> io::Result<Answer> {
+    let mut server = TcpStream::connect(address)?;
+    server.write_all(head.as_bytes())?;
+    let mut server = BufReader::new(server);
+    let head = read_head(&mut server)?;
+    let length = match asked.method.as_str() {
+        "HEAD" => Some(0),
+        _ => header(&head, "content-length").and_then(|length| length.parse().ok()),
+    };
+    let mut body = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
+    server.read_exact(&mut body)?;
+    Ok(Answer {
+        head,
+        part: 0..body.len(),
+        body: body.into(),
+    })
+}
+
+/// What is in a file.
+fn of_file(
+    file: &Path,
+    contents: &Mutex<HashMap<(u64, i64), Content>>,
+    head: &str,
+    asked: &Asked,
+) -> io::Result<Answer> {
+    let Some(metadata) = fs::metadata(file).ok().filter(Metadata::is_file) else {
+        return Ok(Answer::empty("404 Not Found"));
+    };
+    let body = content(file, &metadata, contents)?;
+    let tag = format!("\"{}-{}\"", metadata.ino(), metadata.mtime_nsec());
+    if header(head, "if-match").is_some_and(|wanted| *wanted != tag) {
+        return Ok(Answer::empty("412 Precondition Failed"));
+    }
+    let (status, part) = match asked.range {
+        Some((first, end)) if first < end && end <= body.len() as u64 => (206, first as usize..end as usize),
+        Some(_) => (416, 0..0),
+        None => (200, 0..body.len()),
+    };
+    let mut head = format!(
+        "HTTP/1.1 {status} Fine\r\netag: {tag}\r\nlast-modified: {}\r\naccept-ranges: bytes\r\ncontent-length: {}\r\n",
+        http_date(metadata.modified()?),
+        part.len()
+    );
+    if status == 206 {
+        head += &format!(
+            "content-range: bytes {}-{}/{}\r\n",
+            part.start,
+            part.end - 1,
+            body.len()
+        );
+    }
+    head += "\r\n";
+    Ok(Answer { head, body, part })
+}
+
+/// The bytes of a file, read once for each state of it.
+fn content(file: &Path, metadata: &Metadata, contents: &Mutex<HashMap<(u64, i64), Content>>) -> io::Result<Content> {
+    let state = (metadata.ino(), metadata.mtime_nsec());
+    let mut contents = contents.lock().unwrap();
+    if let Some(content) = contents.get(&state) {
+        return Ok(content.clone());
+    }
+    let content: Content = fs::read(file)?.into();
+    contents.insert(state, content.clone());
+    Ok(content)
 }
 
 /// A path without its percent-encoding.

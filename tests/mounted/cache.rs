@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::data::{Repeated, assert_shows, int32s, made_up, map, repeated};
-use crate::harness::{Io, Mount, Process, in_both_modes};
+use crate::harness::{Io, Mount, Process, in_every_mode};
 
-in_both_modes!(
+in_every_mode!(
     memory_stays_within_the_documented_bound,
     an_open_mapped_file_outlives_the_eviction_of_everything_else,
     open_files_beyond_the_cache_are_served_all_the_same,

@@ -1,6 +1,7 @@
 //! What a mount shows and how it lives, through mounts made by the built program.
 //!
-//! One file a subject; nearly every test runs twice, with `--io passthrough` and `--io fuse`.
+//! One file a subject; nearly every test runs with `--io passthrough` and with `--io fuse`, and those that read a
+//! dataset once more with the dataset in a bucket.
 
 #![cfg(target_os = "linux")]
 
@@ -37,3 +38,4 @@ mod obs_cache;
 mod read_ahead;
 mod reading;
 mod remote;
+mod s3;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::data::{edit_manifest, links_to, made_up, repeated, shared};
-use crate::harness::{Folder, Io, Mount, in_both_modes, run, skip_without};
+use crate::harness::{Folder, Io, Mount, in_every_mode, run, skip_without};
 use crate::python;
 use crate::skip::skip;
 
-in_both_modes!(
+in_every_mode!(
     anndata_reads_what_the_dataset_was_made_of,
     tables_are_mapped_by_pyarrow_and_polars,
     a_notebook_gives_the_same_numbers_on_the_mount_as_on_the_source,

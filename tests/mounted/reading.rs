@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::data::{assert_shows, files_below, made_up, map, repeated, shared};
-use crate::harness::{Io, Mount, in_both_modes, run};
+use crate::harness::{Io, Mount, in_every_mode, run};
 use crate::languages::compiled;
 
-in_both_modes!(
+in_every_mode!(
     every_way_of_reading_gives_the_same_bytes,
     a_size_is_the_same_wherever_it_is_asked_and_whenever,
     a_mapped_file_survives_the_listing_of_its_folder,
