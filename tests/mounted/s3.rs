@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use crate::ci::is_ci;
 use crate::data::{MadeUp, made_up, replace};
-use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, not_mounted, run, wait_until};
+use crate::harness::{Folder, Io, Mount, dcfs, in_both_modes, not_mounted, run, wait_until};
 use crate::remote::{assert_same_files, every_second_fails};
-use crate::server::{Asked, Fate, Server};
+use crate::server::{Asked, Server};
 use crate::skip::skip;
 
 in_both_modes!(
@@ -183,15 +183,4 @@ fn what_the_server_refuses_is_said_at_mount_in_its_words() {
         missing.contains("NoSuchKey") && missing.contains("no-bucket"),
         "{missing}"
     );
-}
-
-#[test]
-fn a_server_that_is_gone_is_an_error_that_names_it() {
-    let Some(s3) = S3::start() else { return };
-    let endpoint = s3.url();
-    drop(s3);
-    let options = ["--request-timeout", "2"];
-    let gone = not_mounted(command_at("mount", URL, &endpoint).args(options), Folder::new().path());
-    assert!(gone.contains(&endpoint) || gone.contains("v1+2.dc"), "{gone}");
-    let _ = (failed_with, Fate::Answer);
 }
