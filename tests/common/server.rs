@@ -164,6 +164,8 @@ impl Drop for Server {
 impl Shared {
     /// Requests and answers on one connection.
     fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
+        // An answer's body does not wait until its head was acknowledged.
+        stream.set_nodelay(true)?;
         let mut lines = BufReader::new(stream.try_clone()?);
         loop {
             let head = read_head(&mut lines)?;
