@@ -8,7 +8,7 @@ use dcfs::format::encode::CsrRows;
 use dcfs::write::{DatasetWriter, WriterOptions};
 
 use crate::data::{assert_shows, edit_manifest, int32s, links_to, made_up, replace, shared};
-use crate::harness::{Folder, Io, Mount, Source, dcfs, failed_with, in_every_mode, not_mounted, refused, text};
+use crate::harness::{Folder, Io, Mount, Source, failed_with, in_every_mode, not_mounted, refused, text};
 
 in_every_mode!(
     a_damaged_tile_is_an_error_of_its_own_files_alone,
@@ -123,6 +123,13 @@ fn a_damaged_tile_is_an_error_of_its_own_files_alone(io: Io) {
     }
 }
 
+/// Commands that mount nothing know no modes.
+fn for_folder_and_bucket(dataset: &Path, check: impl Fn(Source)) {
+    for io in [Io::Fuse, Io::Bucket] {
+        check(Source::new(dataset, io));
+    }
+}
+
 #[test]
 fn verify_finds_every_damaged_tile_and_says_what_is_wrong() {
     let (Some(dataset), Some(bad)) = (shared("edge.dc"), shared("bad/tiles")) else {
@@ -130,23 +137,25 @@ fn verify_finds_every_damaged_tile_and_says_what_is_wrong() {
     };
     for path in files_in(&bad) {
         let folder = with_bad_tile(&dataset, &path);
-        let output = dcfs().arg("verify").arg(folder.path()).output().unwrap();
-        let faults = failed_with(&output, 1);
-        assert!(
-            faults.lines().all(|line| line.contains("tiles/tile_000001.dct: ")),
-            "{path:?}: {faults}"
-        );
-        let summary = text(&output.stdout);
-        let number = faults.lines().count();
-        let expected = if number == 1 {
-            "1 fault in ".into()
-        } else {
-            format!("{number} faults in ")
-        };
-        assert!(
-            number > 0 && summary.starts_with(&expected),
-            "{path:?}: {summary}{faults}"
-        );
+        for_folder_and_bucket(folder.path(), |source| {
+            let output = source.command("verify").output().unwrap();
+            let faults = failed_with(&output, 1);
+            assert!(
+                faults.lines().all(|line| line.contains("tiles/tile_000001.dct: ")),
+                "{path:?}: {faults}"
+            );
+            let summary = text(&output.stdout);
+            let number = faults.lines().count();
+            let expected = if number == 1 {
+                "1 fault in ".into()
+            } else {
+                format!("{number} faults in ")
+            };
+            assert!(
+                number > 0 && summary.starts_with(&expected),
+                "{path:?}: {summary}{faults}"
+            );
+        });
     }
 }
 
@@ -163,25 +172,27 @@ fn verify_lists_every_fault_there_is() {
     damage("tiles/tile_000003.dct", 0);
     damage("obs/obs_0001.parquet", 100);
     fs::remove_file(folder.join("var_names.txt")).unwrap();
-    let output = dcfs().arg("verify").arg(folder.path()).output().unwrap();
-    let faults = failed_with(&output, 1);
-    for file in [
-        "tile_000001.dct",
-        "tile_000003.dct",
-        "obs_0001.parquet",
-        "var_names.txt",
-    ] {
-        assert!(faults.contains(file), "{file} is missing from {faults}");
-    }
-    for file in [
-        "tile_000000.dct",
-        "tile_000002.dct",
-        "tile_000004.dct",
-        "obs_0000.parquet",
-        "var.parquet",
-    ] {
-        assert!(!faults.contains(file), "{file} is in {faults}");
-    }
+    for_folder_and_bucket(folder.path(), |source| {
+        let output = source.command("verify").output().unwrap();
+        let faults = failed_with(&output, 1);
+        for file in [
+            "tile_000001.dct",
+            "tile_000003.dct",
+            "obs_0001.parquet",
+            "var_names.txt",
+        ] {
+            assert!(faults.contains(file), "{file} is missing from {faults}");
+        }
+        for file in [
+            "tile_000000.dct",
+            "tile_000002.dct",
+            "tile_000004.dct",
+            "obs_0000.parquet",
+            "var.parquet",
+        ] {
+            assert!(!faults.contains(file), "{file} is in {faults}");
+        }
+    });
 }
 
 fn a_missing_tile_is_an_error_until_it_is_back(io: Io) {
