@@ -253,6 +253,11 @@ impl Source {
         }
     }
 
+    /// For commands that mount nothing, which know no modes.
+    pub fn both(dataset: &Path) -> [Self; 2] {
+        [Io::Fuse, Io::Bucket].map(|io| Self::new(dataset, io))
+    }
+
     /// A command of the built program, told of it.
     pub fn command(&self, command: &str) -> Command {
         let mut dcfs = dcfs();

@@ -123,13 +123,6 @@ fn a_damaged_tile_is_an_error_of_its_own_files_alone(io: Io) {
     }
 }
 
-/// Commands that mount nothing know no modes.
-fn for_folder_and_bucket(dataset: &Path, check: impl Fn(Source)) {
-    for io in [Io::Fuse, Io::Bucket] {
-        check(Source::new(dataset, io));
-    }
-}
-
 #[test]
 fn verify_finds_every_damaged_tile_and_says_what_is_wrong() {
     let (Some(dataset), Some(bad)) = (shared("edge.dc"), shared("bad/tiles")) else {
@@ -137,7 +130,7 @@ fn verify_finds_every_damaged_tile_and_says_what_is_wrong() {
     };
     for path in files_in(&bad) {
         let folder = with_bad_tile(&dataset, &path);
-        for_folder_and_bucket(folder.path(), |source| {
+        for source in Source::both(folder.path()) {
             let output = source.command("verify").output().unwrap();
             let faults = failed_with(&output, 1);
             assert!(
@@ -155,7 +148,7 @@ fn verify_finds_every_damaged_tile_and_says_what_is_wrong() {
                 number > 0 && summary.starts_with(&expected),
                 "{path:?}: {summary}{faults}"
             );
-        });
+        }
     }
 }
 
@@ -172,7 +165,7 @@ fn verify_lists_every_fault_there_is() {
     damage("tiles/tile_000003.dct", 0);
     damage("obs/obs_0001.parquet", 100);
     fs::remove_file(folder.join("var_names.txt")).unwrap();
-    for_folder_and_bucket(folder.path(), |source| {
+    for source in Source::both(folder.path()) {
         let output = source.command("verify").output().unwrap();
         let faults = failed_with(&output, 1);
         for file in [
@@ -192,7 +185,7 @@ fn verify_lists_every_fault_there_is() {
         ] {
             assert!(!faults.contains(file), "{file} is in {faults}");
         }
-    });
+    }
 }
 
 fn a_missing_tile_is_an_error_until_it_is_back(io: Io) {
