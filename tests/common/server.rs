@@ -1,11 +1,10 @@
 //! A web server of a folder, with faults: what S3, Google Cloud Storage, Azure and plain web servers have in common for
-//! those who read objects. Or the faults alone, between another server and those who ask it.
+//! those who read objects. Or the faults alone, before another server.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,28 +62,14 @@ pub struct Pace {
 const PIECE: usize = 64 << 10;
 
 struct Shared {
-    origin: Origin,
+    root: PathBuf,
+    /// The server that answers in place of the folder.
+    upstream: Option<SocketAddr>,
     pace: Option<Pace>,
     asked: Mutex<Vec<Asked>>,
     judge: Mutex<Judge>,
+    contents: Mutex<HashMap<(u64, i64), Content>>,
     stopped: AtomicBool,
-}
-
-/// Where right answers come from.
-enum Origin {
-    Folder {
-        root: PathBuf,
-        contents: Mutex<HashMap<(u64, i64), Content>>,
-    },
-    Server(SocketAddr),
-}
-
-/// A right answer.
-struct Answer {
-    /// With the empty line at its end.
-    head: String,
-    body: Content,
-    part: Range<usize>,
 }
 
 impl Server {
@@ -94,27 +79,29 @@ impl Server {
 
     /// At an address, with port 0 for any.
     pub fn at(root: &Path, address: &str) -> Self {
-        Self::start(Origin::folder(root), address, None)
+        Self::start(root, None, address, None)
     }
 
     /// One that is far away.
     pub fn paced(root: &Path, pace: Pace) -> Self {
-        Self::start(Origin::folder(root), "127.0.0.1:0", Some(pace))
+        Self::start(root, None, "127.0.0.1:0", Some(pace))
     }
 
     /// One that passes requests on to the server at an address as they come, so that signatures stay good, and its answers back.
-    pub fn before(server: SocketAddr) -> Self {
-        Self::start(Origin::Server(server), "127.0.0.1:0", None)
+    pub fn before(upstream: SocketAddr) -> Self {
+        Self::start(Path::new(""), Some(upstream), "127.0.0.1:0", None)
     }
 
-    fn start(origin: Origin, address: &str, pace: Option<Pace>) -> Self {
+    fn start(root: &Path, upstream: Option<SocketAddr>, address: &str, pace: Option<Pace>) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            origin,
+            root: root.to_owned(),
+            upstream,
             pace,
             asked: Mutex::default(),
             judge: Mutex::new(Box::new(|_| Fate::Answer)),
+            contents: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
         let serving = shared.clone();
@@ -174,11 +161,12 @@ impl Shared {
             }
             let mut words = head.split_whitespace();
             let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-            let method = method.to_owned();
+            let (method, target) = (method.to_owned(), target.to_owned());
+            let headers = headers(&head);
             let path = decoded(target.split('?').next().unwrap_or(""))
                 .trim_start_matches('/')
                 .to_owned();
-            let range = header(&head, "range").and_then(|range| range.strip_prefix("bytes="));
+            let range = headers.get("range").and_then(|range| range.strip_prefix("bytes="));
             let range = range.and_then(|range| {
                 let (first, last) = range.split_once('-')?;
                 Some((first.parse().ok()?, last.parse::<u64>().ok()? + 1))
@@ -189,14 +177,34 @@ impl Shared {
             if let Some(pace) = self.pace {
                 thread::sleep(pace.latency);
             }
-            if !self.answer(&mut stream, &head, &asked, fate)? {
+            let goes_on = match self.upstream {
+                Some(server) if passes(fate) => {
+                    let (answer, body) = forward(server, &head, &asked)?;
+                    stream.write_all(answer.as_bytes())?;
+                    self.send(&mut stream, &asked, &body, fate)?
+                }
+                _ => self.answer(&mut stream, &asked, headers.get("if-match"), fate)?,
+            };
+            if !goes_on {
                 return Ok(());
             }
         }
     }
 
+    /// What is in a file, read once for each state of it.
+    fn content(&self, file: &Path, metadata: &Metadata) -> io::Result<Content> {
+        let state = (metadata.ino(), metadata.mtime_nsec());
+        let mut contents = self.contents.lock().unwrap();
+        if let Some(content) = contents.get(&state) {
+            return Ok(content.clone());
+        }
+        let content: Content = fs::read(file)?.into();
+        contents.insert(state, content.clone());
+        Ok(content)
+    }
+
     /// Whether the connection goes on.
-    fn answer(&self, stream: &mut TcpStream, head: &str, asked: &Asked, fate: Fate) -> io::Result<bool> {
+    fn answer(&self, stream: &mut TcpStream, asked: &Asked, if_match: Option<&String>, fate: Fate) -> io::Result<bool> {
         match fate {
             Fate::Status(status) => {
                 let body = "<Error><Code>Made</Code><Message>made by the test</Message></Error>";
@@ -215,15 +223,50 @@ impl Shared {
             }
             _ => {}
         }
-        let Answer { head, body, part } = match &self.origin {
-            Origin::Folder { root, contents } => of_file(&root.join(&asked.path), contents, head, asked)?,
-            Origin::Server(address) => of_server(*address, head, asked)?,
+        let file = self.root.join(&asked.path);
+        let Ok(metadata) = fs::metadata(&file).and_then(|m| {
+            if m.is_file() {
+                Ok(m)
+            } else {
+                Err(io::ErrorKind::NotFound.into())
+            }
+        }) else {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")?;
+            return Ok(true);
         };
-        stream.write_all(head.as_bytes())?;
+        let bytes = self.content(&file, &metadata)?;
+        let tag = format!("\"{}-{}\"", metadata.ino(), metadata.mtime_nsec());
+        if if_match.is_some_and(|wanted| *wanted != tag) {
+            stream.write_all(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n")?;
+            return Ok(true);
+        }
+        let (status, part) = match asked.range {
+            Some((first, end)) if first < end && end <= bytes.len() as u64 => (206, first as usize..end as usize),
+            Some(_) => (416, 0..0),
+            None => (200, 0..bytes.len()),
+        };
+        let mut head = format!(
+            "HTTP/1.1 {status} Fine\r\netag: {tag}\r\nlast-modified: {}\r\naccept-ranges: bytes\r\ncontent-length: {}\r\n",
+            http_date(metadata.modified()?),
+            part.len()
+        );
+        if status == 206 {
+            head += &format!(
+                "content-range: bytes {}-{}/{}\r\n",
+                part.start,
+                part.end - 1,
+                bytes.len()
+            );
+        }
+        stream.write_all(format!("{head}\r\n").as_bytes())?;
+        self.send(stream, asked, &bytes[part], fate)
+    }
+
+    /// The body that follows a good header. Whether the connection goes on.
+    fn send(&self, stream: &mut TcpStream, asked: &Asked, body: &[u8], fate: Fate) -> io::Result<bool> {
         if asked.method == "HEAD" {
             return Ok(true);
         }
-        let body = &body[part];
         let mut damaged = Vec::new();
         match fate {
             Fate::Truncate | Fate::Reset => {
@@ -252,104 +295,41 @@ impl Shared {
     }
 }
 
-impl Origin {
-    fn folder(root: &Path) -> Self {
-        Self::Folder {
-            root: root.to_owned(),
-            contents: Mutex::default(),
-        }
-    }
+/// Whether a request with this fate gets a good header, from wherever.
+fn passes(fate: Fate) -> bool {
+    matches!(fate, Fate::Answer | Fate::Truncate | Fate::Reset | Fate::WrongBit)
 }
 
-impl Answer {
-    fn empty(status: &str) -> Self {
-        Self {
-            head: format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"),
-            body: Content::default(),
-            part: 0..0,
-        }
+/// What another server answers, in which nothing is changed.
+fn forward(server: SocketAddr, head: &str, asked: &Asked) -> io::Result<(String, Vec<u8>)> {
+    let mut server = TcpStream::connect(server)?;
+    server.write_all(head.as_bytes())?;
+    let mut lines = BufReader::new(server);
+    let head = read_head(&mut lines)?;
+    let mut body = Vec::new();
+    if asked.method != "HEAD" {
+        let length = headers(&head)
+            .get("content-length")
+            .and_then(|length| length.parse().ok());
+        body.resize(length.ok_or(io::ErrorKind::InvalidData)?, 0);
+        lines.read_exact(&mut body)?;
     }
+    Ok((head, body))
 }
 
-/// The lines of a request or an answer up to the empty one; nothing where the connection ends.
+/// The lines of a request or an answer up to the empty one, with it; nothing where the connection ends.
 fn read_head(lines: &mut impl BufRead) -> io::Result<String> {
     let mut head = String::new();
     while lines.read_line(&mut head)? > 0 && !head.ends_with("\r\n\r\n") {}
     Ok(head)
 }
 
-fn header<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
-    let mut headers = head.lines().filter_map(|line| line.split_once(':'));
-    let (_, value) = headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted))?;
-    Some(value.trim())
-}
-
-/// What another server says.
-fn of_server(address: SocketAddr, head: &str, asked: &Asked) -> io::Result<Answer> {
-    let mut server = TcpStream::connect(address)?;
-    server.write_all(head.as_bytes())?;
-    let mut server = BufReader::new(server);
-    let head = read_head(&mut server)?;
-    let length = match asked.method.as_str() {
-        "HEAD" => Some(0),
-        _ => header(&head, "content-length").and_then(|length| length.parse().ok()),
-    };
-    let mut body = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
-    server.read_exact(&mut body)?;
-    Ok(Answer {
-        head,
-        part: 0..body.len(),
-        body: body.into(),
-    })
-}
-
-/// What is in a file.
-fn of_file(
-    file: &Path,
-    contents: &Mutex<HashMap<(u64, i64), Content>>,
-    head: &str,
-    asked: &Asked,
-) -> io::Result<Answer> {
-    let Some(metadata) = fs::metadata(file).ok().filter(Metadata::is_file) else {
-        return Ok(Answer::empty("404 Not Found"));
-    };
-    let body = content(file, &metadata, contents)?;
-    let tag = format!("\"{}-{}\"", metadata.ino(), metadata.mtime_nsec());
-    if header(head, "if-match").is_some_and(|wanted| *wanted != tag) {
-        return Ok(Answer::empty("412 Precondition Failed"));
-    }
-    let (status, part) = match asked.range {
-        Some((first, end)) if first < end && end <= body.len() as u64 => (206, first as usize..end as usize),
-        Some(_) => (416, 0..0),
-        None => (200, 0..body.len()),
-    };
-    let mut head = format!(
-        "HTTP/1.1 {status} Fine\r\netag: {tag}\r\nlast-modified: {}\r\naccept-ranges: bytes\r\ncontent-length: {}\r\n",
-        http_date(metadata.modified()?),
-        part.len()
-    );
-    if status == 206 {
-        head += &format!(
-            "content-range: bytes {}-{}/{}\r\n",
-            part.start,
-            part.end - 1,
-            body.len()
-        );
-    }
-    head += "\r\n";
-    Ok(Answer { head, body, part })
-}
-
-/// The bytes of a file, read once for each state of it.
-fn content(file: &Path, metadata: &Metadata, contents: &Mutex<HashMap<(u64, i64), Content>>) -> io::Result<Content> {
-    let state = (metadata.ino(), metadata.mtime_nsec());
-    let mut contents = contents.lock().unwrap();
-    if let Some(content) = contents.get(&state) {
-        return Ok(content.clone());
-    }
-    let content: Content = fs::read(file)?.into();
-    contents.insert(state, content.clone());
-    Ok(content)
+/// By their names in small letters.
+fn headers(head: &str) -> HashMap<String, String> {
+    let pairs = head.lines().filter_map(|line| line.split_once(':'));
+    pairs
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect()
 }
 
 /// A path without its percent-encoding.
