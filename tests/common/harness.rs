@@ -79,8 +79,7 @@ macro_rules! in_both_modes {
 }
 pub(crate) use in_both_modes;
 
-/// Makes a test of each function, which takes an [`Io`], in every mode; those `on_folders` are for what buckets do not have, or take too
-/// long there.
+/// Makes a test of each function, which takes an [`Io`], in every mode; those `on_folders` are of what buckets do not have.
 macro_rules! in_every_mode {
     ($($test:ident),+ $(,)? $(; on_folders: $($on_folders:ident),+ $(,)?)?) => {
         $crate::harness::in_both_modes!($($test,)+ $($($on_folders,)+)?);
