@@ -12,6 +12,9 @@ mod data;
 mod harness;
 #[path = "common/python.rs"]
 mod python;
+#[path = "common/server.rs"]
+#[allow(dead_code, reason = "nothing is mounted")]
+mod server;
 #[path = "common/skip.rs"]
 mod skip;
 

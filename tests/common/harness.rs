@@ -1,11 +1,12 @@
 //! Mounts for tests: made by the built program, in a folder of their own, and gone when the test is, however it ends.
+//! What is mounted is a folder, or the same folder as a bucket.
 //!
 //! Knows nothing of what is in a dataset.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,16 +20,20 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
 use crate::ci::is_ci;
+use crate::server::Server;
 use crate::skip::skip;
 
 /// How long a daemon that a test is done with may take to end before it is killed.
 const LAST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How bytes reach readers. Every test that mounts is run with each.
+/// How bytes reach readers. Every test that mounts is run with passthrough and without it, and nearly every one that only reads on a
+/// bucket too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Io {
     Passthrough,
     Fuse,
+    /// As `Fuse`, which asks the store for the least at a time, with the dataset in a bucket.
+    Bucket,
 }
 
 impl Io {
@@ -36,7 +41,7 @@ impl Io {
     pub fn name(self) -> &'static str {
         match self {
             Self::Passthrough => "passthrough",
-            Self::Fuse => "fuse",
+            Self::Fuse | Self::Bucket => "fuse",
         }
     }
 
@@ -45,7 +50,7 @@ impl Io {
         if !can_mount() {
             return false;
         }
-        if self == Self::Fuse {
+        if self != Self::Passthrough {
             return true;
         }
         if !may_mount() {
@@ -65,22 +70,31 @@ impl Io {
     }
 }
 
-/// Makes a test of each function, which takes an [`Io`], in each mode.
+/// Makes a test of each function, which takes an [`Io`], on a folder, in both modes.
 macro_rules! in_both_modes {
     ($($test:ident),+ $(,)?) => {
-        mod passthrough {
+        $crate::harness::in_mode!(passthrough, Passthrough, $($test)+);
+        $crate::harness::in_mode!(fuse, Fuse, $($test)+);
+    };
+}
+pub(crate) use in_both_modes;
+
+/// Makes a test of each function, which takes an [`Io`], in every mode; those `on_folders` are of what buckets do not have.
+macro_rules! in_every_mode {
+    ($($test:ident),+ $(,)? $(; on_folders: $($on_folders:ident),+ $(,)?)?) => {
+        $crate::harness::in_both_modes!($($test,)+ $($($on_folders,)+)?);
+        $crate::harness::in_mode!(bucket, Bucket, $($test)+);
+    };
+}
+pub(crate) use in_every_mode;
+
+/// A module of tests in one mode.
+macro_rules! in_mode {
+    ($name:ident, $io:ident, $($test:ident)+) => {
+        mod $name {
             $(#[test]
             fn $test() {
-                let io = $crate::harness::Io::Passthrough;
-                if io.is_possible() {
-                    super::$test(io);
-                }
-            })+
-        }
-        mod fuse {
-            $(#[test]
-            fn $test() {
-                let io = $crate::harness::Io::Fuse;
+                let io = $crate::harness::Io::$io;
                 if io.is_possible() {
                     super::$test(io);
                 }
@@ -88,7 +102,7 @@ macro_rules! in_both_modes {
         }
     };
 }
-pub(crate) use in_both_modes;
+pub(crate) use in_mode;
 
 /// Says that a program is missing, and which Debian package has it. Under `CI` that is a failure.
 pub fn skip_without(program: &str, package: &str) {
@@ -206,24 +220,85 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs `dcfs mount`, which must fail and leave no mount; returns the reason it gave.
+/// Runs `dcfs mount`, which must fail and leave no mount; returns the reason it gave, which is one line.
 pub fn refused(dataset: &Path, mountpoint: &Path, options: &[&str]) -> String {
+    let reason = not_mounted(dcfs().arg("mount").args(options).arg(dataset), mountpoint);
+    assert_eq!(reason.lines().count(), 1, "{reason:?}");
+    reason
+}
+
+/// Runs a command that would mount something, which must fail and leave no mount; returns the reason it gave.
+pub fn not_mounted(command: &mut Command, mountpoint: &Path) -> String {
     let before = types_at(mountpoint);
-    let output = dcfs()
-        .arg("mount")
-        .args(options)
-        .arg(dataset)
-        .arg(mountpoint)
-        .output()
-        .unwrap();
+    let output = command.arg(mountpoint).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(types_at(mountpoint), before, "the mounts are as they were");
     let reason = text(&output.stderr);
-    assert!(
-        reason.starts_with("dcfs: ") && reason.lines().count() == 1,
-        "{reason:?}"
-    );
+    assert!(reason.starts_with("dcfs: "), "{reason:?}");
     reason
+}
+
+/// A dataset as programs are told of it.
+pub enum Source {
+    Folder(PathBuf),
+    Bucket(Bucket),
+}
+
+impl Source {
+    pub fn new(dataset: &Path, io: Io) -> Self {
+        match io {
+            Io::Passthrough | Io::Fuse => Self::Folder(dataset.to_owned()),
+            Io::Bucket => Self::Bucket(Bucket::of(dataset)),
+        }
+    }
+
+    /// For commands that mount nothing, which know no modes.
+    pub fn both(dataset: &Path) -> [Self; 2] {
+        [Io::Fuse, Io::Bucket].map(|io| Self::new(dataset, io))
+    }
+
+    /// A command of the built program, told of it.
+    pub fn command(&self, command: &str) -> Command {
+        let mut dcfs = dcfs();
+        dcfs.arg(command);
+        match self {
+            Self::Folder(path) => dcfs.arg(path),
+            Self::Bucket(bucket) => bucket.name_to(&mut dcfs),
+        };
+        dcfs
+    }
+}
+
+/// A folder as a bucket, in whatever state the folder is.
+pub struct Bucket {
+    server: Server,
+    /// Of the server, and of a cache that nobody shares.
+    folder: Folder,
+}
+
+impl Bucket {
+    pub const URL: &str = "s3://bucket/dataset.dc";
+
+    fn of(dataset: &Path) -> Self {
+        let folder = Folder::new();
+        folder.subfolder("cache");
+        let root = folder.subfolder("server");
+        fs::create_dir(root.join("bucket")).unwrap();
+        let dataset = std::path::absolute(dataset).unwrap();
+        symlink(dataset, root.join("bucket/dataset.dc")).unwrap();
+        let server = Server::new(&root);
+        Self { server, folder }
+    }
+
+    fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("DELTACELLS_CACHE", self.folder.join("cache")).args([
+            "--anonymous",
+            "--allow-http",
+            "--endpoint",
+            &self.server.url(),
+            Self::URL,
+        ])
+    }
 }
 
 /// Types of what is mounted at `path`, lowest first.
@@ -310,6 +385,8 @@ pub struct Mount {
     point: PathBuf,
     log: PathBuf,
     daemon: Process,
+    /// Goes on while the mount needs it.
+    source: Option<Source>,
     /// Dropped last.
     folder: Folder,
 }
@@ -320,21 +397,20 @@ impl Mount {
     }
 
     pub fn with(dataset: &Path, io: Io, options: &[&str]) -> Self {
-        let folder = Folder::new();
-        let point = folder.subfolder("mount");
-        Self::at(folder, point, dataset, io, options)
+        let source = Source::new(dataset, io);
+        let mut command = source.command("mount");
+        command.args(options);
+        let mut mount = Self::by(command, io);
+        mount.source = Some(source);
+        mount
     }
 
-    /// At a mountpoint in `folder`, which the mount takes with it.
-    pub fn at(folder: Folder, point: PathBuf, dataset: &Path, io: Io, options: &[&str]) -> Self {
+    /// By a command that has been told of the dataset, but not where to mount it.
+    pub fn by(mut command: Command, io: Io) -> Self {
+        let folder = Folder::new();
+        let point = folder.subfolder("mount");
         let log = folder.join("log");
-        run(dcfs()
-            .arg("mount")
-            .args(["--io", io.name(), "--log-file"])
-            .arg(&log)
-            .args(options)
-            .arg(dataset)
-            .arg(&point));
+        run(command.arg(&point).args(["--io", io.name(), "--log-file"]).arg(&log));
         assert_eq!(types_at(&point), ["fuse.dcfs"]);
         let pid = stats_at(&point)["pid"].as_i64().unwrap();
         let daemon = Process::new(Pid::from_raw(pid as i32).unwrap());
@@ -342,6 +418,7 @@ impl Mount {
             point,
             log,
             daemon,
+            source: None,
             folder,
         }
     }

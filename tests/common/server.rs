@@ -1,9 +1,9 @@
 //! A web server of a folder, with faults: what S3, Google Cloud Storage, Azure and plain web servers have in common for
-//! those who read objects.
+//! those who read objects. Or the faults alone, before another server.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,8 @@ const PIECE: usize = 64 << 10;
 
 struct Shared {
     root: PathBuf,
+    /// The server that answers in place of the folder.
+    upstream: Option<SocketAddr>,
     pace: Option<Pace>,
     asked: Mutex<Vec<Asked>>,
     judge: Mutex<Judge>,
@@ -77,19 +79,25 @@ impl Server {
 
     /// At an address, with port 0 for any.
     pub fn at(root: &Path, address: &str) -> Self {
-        Self::start(root, address, None)
+        Self::start(root, None, address, None)
     }
 
     /// One that is far away.
     pub fn paced(root: &Path, pace: Pace) -> Self {
-        Self::start(root, "127.0.0.1:0", Some(pace))
+        Self::start(root, None, "127.0.0.1:0", Some(pace))
     }
 
-    fn start(root: &Path, address: &str, pace: Option<Pace>) -> Self {
+    /// One that passes requests on to the server at an address as they come, so that signatures stay good, and its answers back.
+    pub fn before(upstream: SocketAddr) -> Self {
+        Self::start(Path::new(""), Some(upstream), "127.0.0.1:0", None)
+    }
+
+    fn start(root: &Path, upstream: Option<SocketAddr>, address: &str, pace: Option<Pace>) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             root: root.to_owned(),
+            upstream,
             pace,
             asked: Mutex::default(),
             judge: Mutex::new(Box::new(|_| Fate::Answer)),
@@ -143,24 +151,18 @@ impl Drop for Server {
 impl Shared {
     /// Requests and answers on one connection.
     fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
+        // An answer's body does not wait until its head was acknowledged.
+        stream.set_nodelay(true)?;
         let mut lines = BufReader::new(stream.try_clone()?);
         loop {
-            let mut line = String::new();
-            if lines.read_line(&mut line)? == 0 || self.stopped.load(Ordering::Relaxed) {
+            let head = read_head(&mut lines)?;
+            if head.is_empty() || self.stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let mut words = line.split_whitespace();
+            let mut words = head.split_whitespace();
             let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
             let (method, target) = (method.to_owned(), target.to_owned());
-            let mut headers = HashMap::new();
-            loop {
-                let mut line = String::new();
-                lines.read_line(&mut line)?;
-                let Some((name, value)) = line.trim().split_once(':') else {
-                    break;
-                };
-                headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
-            }
+            let headers = headers(&head);
             let path = decoded(target.split('?').next().unwrap_or(""))
                 .trim_start_matches('/')
                 .to_owned();
@@ -175,7 +177,15 @@ impl Shared {
             if let Some(pace) = self.pace {
                 thread::sleep(pace.latency);
             }
-            if !self.answer(&mut stream, &asked, headers.get("if-match"), fate)? {
+            let goes_on = match self.upstream {
+                Some(server) if passes(fate) => {
+                    let (answer, body) = forward(server, &head, &asked)?;
+                    stream.write_all(answer.as_bytes())?;
+                    self.send(&mut stream, &asked, &body, fate)?
+                }
+                _ => self.answer(&mut stream, &asked, headers.get("if-match"), fate)?,
+            };
+            if !goes_on {
                 return Ok(());
             }
         }
@@ -249,10 +259,14 @@ impl Shared {
             );
         }
         stream.write_all(format!("{head}\r\n").as_bytes())?;
+        self.send(stream, asked, &bytes[part], fate)
+    }
+
+    /// The body that follows a good header. Whether the connection goes on.
+    fn send(&self, stream: &mut TcpStream, asked: &Asked, body: &[u8], fate: Fate) -> io::Result<bool> {
         if asked.method == "HEAD" {
             return Ok(true);
         }
-        let body = &bytes[part];
         let mut damaged = Vec::new();
         match fate {
             Fate::Truncate | Fate::Reset => {
@@ -279,6 +293,43 @@ impl Shared {
         }
         Ok(true)
     }
+}
+
+/// Whether a request with this fate gets a good header, from wherever.
+fn passes(fate: Fate) -> bool {
+    matches!(fate, Fate::Answer | Fate::Truncate | Fate::Reset | Fate::WrongBit)
+}
+
+/// What another server answers, in which nothing is changed.
+fn forward(server: SocketAddr, head: &str, asked: &Asked) -> io::Result<(String, Vec<u8>)> {
+    let mut server = TcpStream::connect(server)?;
+    server.write_all(head.as_bytes())?;
+    let mut lines = BufReader::new(server);
+    let head = read_head(&mut lines)?;
+    let mut body = Vec::new();
+    if asked.method != "HEAD" {
+        let length = headers(&head)
+            .get("content-length")
+            .and_then(|length| length.parse().ok());
+        body.resize(length.ok_or(io::ErrorKind::InvalidData)?, 0);
+        lines.read_exact(&mut body)?;
+    }
+    Ok((head, body))
+}
+
+/// The lines of a request or an answer up to the empty one, with it; nothing where the connection ends.
+fn read_head(lines: &mut impl BufRead) -> io::Result<String> {
+    let mut head = String::new();
+    while lines.read_line(&mut head)? > 0 && !head.ends_with("\r\n\r\n") {}
+    Ok(head)
+}
+
+/// By their names in small letters.
+fn headers(head: &str) -> HashMap<String, String> {
+    let pairs = head.lines().filter_map(|line| line.split_once(':'));
+    pairs
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect()
 }
 
 /// A path without its percent-encoding.

@@ -6,15 +6,16 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::data::{MadeUp, assert_shows, made_up};
-use crate::harness::{Folder, Io, Mount, can_mount, in_both_modes, is_root, run, skip_without, text};
+use crate::harness::{Folder, Io, Mount, can_mount, in_every_mode, is_root, run, skip_without, text};
 use crate::ordinary_user::{self, NOBODY};
 
-in_both_modes!(
+in_every_mode!(
     without_allow_other_nobody_else_gets_in,
+    owner_and_mode_are_replaced_on_demand;
+    on_folders:
     others_read_what_they_may_read_of_the_dataset_and_no_more,
     a_private_folder_around_the_dataset_keeps_others_out,
     owners_and_modes_are_those_of_the_dataset,
-    owner_and_mode_are_replaced_on_demand,
     a_link_out_of_the_dataset_shows_nothing_to_others,
     a_file_that_becomes_another_is_not_read_on,
     a_private_tile_that_is_gone_stays_private,

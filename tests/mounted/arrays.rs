@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use crate::data::{assert_shows, entries, int32s, int64s, made_up, npy, shared};
-use crate::harness::{Io, Mount, in_both_modes, run};
+use crate::harness::{Io, Mount, in_every_mode, run};
 use crate::python;
 
-in_both_modes!(
+in_every_mode!(
     made_up_cells_are_read_as_they_were_made,
     the_edge_cases_are_read_as_an_independent_decoder_reads_them,
     real_datasets_equal_the_matrices_they_were_made_from,

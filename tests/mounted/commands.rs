@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::data::{made_up, shared};
-use crate::harness::{Folder, Io, dcfs, failed_with, in_both_modes, run, types_at, wait_until};
+use crate::harness::{Folder, Io, Source, dcfs, failed_with, in_both_modes, run, types_at, wait_until};
 
 in_both_modes!(
     the_demo_shows_itself_and_leaves_nothing,
@@ -17,31 +17,33 @@ in_both_modes!(
 #[test]
 fn info_says_what_a_dataset_holds() {
     let dataset = made_up();
-    let text = run(dcfs().arg("info").arg(&dataset.path));
-    for word in [
-        "900",
-        "1,500",
-        "5 of 200 cells",
-        "9 columns",
-        "cell_type",
-        "category",
-        "8 categories",
-    ] {
-        assert!(text.contains(word), "{word} is missing from {text}");
+    for source in Source::both(&dataset.path) {
+        let text = run(&mut source.command("info"));
+        for word in [
+            "900",
+            "1,500",
+            "5 of 200 cells",
+            "9 columns",
+            "cell_type",
+            "category",
+            "8 categories",
+        ] {
+            assert!(text.contains(word), "{word} is missing from {text}");
+        }
+        let json: Value = serde_json::from_str(&run(source.command("info").arg("--json"))).unwrap();
+        let nnz: usize = (0..5).map(|tile| dataset.synthetic.tile(tile).counts.len()).sum();
+        assert_eq!(json["n_cells"], 900);
+        assert_eq!(json["nnz"], nnz);
+        assert_eq!(json["obs"]["columns"][1]["categories"], 8);
+        let bytes: u64 = (0..5)
+            .map(|tile| {
+                fs::metadata(dataset.path.join(format!("tiles/tile_{tile:06}.dct")))
+                    .unwrap()
+                    .len()
+            })
+            .sum();
+        assert_eq!(json["tile_bytes"], bytes);
     }
-    let json: Value = serde_json::from_str(&run(dcfs().args(["info", "--json"]).arg(&dataset.path))).unwrap();
-    let nnz: usize = (0..5).map(|tile| dataset.synthetic.tile(tile).counts.len()).sum();
-    assert_eq!(json["n_cells"], 900);
-    assert_eq!(json["nnz"], nnz);
-    assert_eq!(json["obs"]["columns"][1]["categories"], 8);
-    let bytes: u64 = (0..5)
-        .map(|tile| {
-            fs::metadata(dataset.path.join(format!("tiles/tile_{tile:06}.dct")))
-                .unwrap()
-                .len()
-        })
-        .sum();
-    assert_eq!(json["tile_bytes"], bytes);
 }
 
 #[test]
@@ -49,26 +51,34 @@ fn info_reads_small_files_only() {
     let dataset = made_up();
     fs::remove_dir_all(dataset.path.join("tiles")).unwrap();
     fs::remove_file(dataset.path.join("obs/obs_0000.parquet")).unwrap();
-    run(dcfs().arg("info").arg(&dataset.path));
+    for source in Source::both(&dataset.path) {
+        run(&mut source.command("info"));
+    }
 }
 
 #[test]
 fn verify_finds_no_fault_where_there_is_none() {
     let dataset = made_up();
-    let said = run(dcfs().arg("verify").arg(&dataset.path));
-    assert!(said.starts_with("no faults in 5 tiles, 2 obs files"), "{said}");
+    for source in Source::both(&dataset.path) {
+        let said = run(&mut source.command("verify"));
+        assert!(said.starts_with("no faults in 5 tiles, 2 obs files"), "{said}");
+    }
     for name in ["edge.dc", "real/celseq2.dc", "real/pbmc3k.dc", "real/pbmc_facs.dc"] {
         let Some(dataset) = shared(name) else { return };
-        run(dcfs().arg("verify").arg(dataset));
+        for source in Source::both(&dataset) {
+            run(&mut source.command("verify"));
+        }
     }
 }
 
 #[test]
 fn what_is_no_dataset_is_refused_by_every_command() {
     let folder = Folder::new();
-    for command in ["info", "verify"] {
-        let reason = failed_with(&dcfs().arg(command).arg(folder.path()).output().unwrap(), 1);
-        assert!(reason.contains("manifest.json"), "{reason}");
+    for source in Source::both(folder.path()) {
+        for command in ["info", "verify"] {
+            let reason = failed_with(&source.command(command).output().unwrap(), 1);
+            assert!(reason.contains("manifest.json"), "{reason}");
+        }
     }
     assert_eq!(dcfs().output().unwrap().status.code(), Some(2), "no command");
     assert_eq!(

@@ -8,18 +8,19 @@ use dcfs::format::encode::CsrRows;
 use dcfs::write::{DatasetWriter, WriterOptions};
 
 use crate::data::{assert_shows, edit_manifest, int32s, links_to, made_up, replace, shared};
-use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, refused, text};
+use crate::harness::{Folder, Io, Mount, Source, failed_with, in_every_mode, not_mounted, refused, text};
 
-in_both_modes!(
+in_every_mode!(
     a_damaged_tile_is_an_error_of_its_own_files_alone,
+    a_damaged_shard_is_an_error_of_its_own_columns_alone,
+    a_manifest_that_is_refused_leaves_no_mount,
+    a_missing_part_is_found_at_mounting;
+    on_folders:
     a_missing_tile_is_an_error_until_it_is_back,
+    one_changed_bit_of_a_shard_is_an_error_of_its_columns,
     a_file_that_is_no_file_is_an_error,
     a_tile_that_is_written_to_under_the_mount_is_an_error_until_it_is_verified_anew,
     a_tile_that_becomes_another_under_the_mount_is_never_mixed_with_it,
-    a_damaged_shard_is_an_error_of_its_own_columns_alone,
-    one_changed_bit_of_a_shard_is_an_error_of_its_columns,
-    a_manifest_that_is_refused_leaves_no_mount,
-    a_missing_part_is_found_at_mounting,
 );
 
 const ARRAYS: [&str; 3] = ["indptr.i64", "indices.i32", "data.i32"];
@@ -129,23 +130,25 @@ fn verify_finds_every_damaged_tile_and_says_what_is_wrong() {
     };
     for path in files_in(&bad) {
         let folder = with_bad_tile(&dataset, &path);
-        let output = dcfs().arg("verify").arg(folder.path()).output().unwrap();
-        let faults = failed_with(&output, 1);
-        assert!(
-            faults.lines().all(|line| line.contains("tiles/tile_000001.dct: ")),
-            "{path:?}: {faults}"
-        );
-        let summary = text(&output.stdout);
-        let number = faults.lines().count();
-        let expected = if number == 1 {
-            "1 fault in ".into()
-        } else {
-            format!("{number} faults in ")
-        };
-        assert!(
-            number > 0 && summary.starts_with(&expected),
-            "{path:?}: {summary}{faults}"
-        );
+        for source in Source::both(folder.path()) {
+            let output = source.command("verify").output().unwrap();
+            let faults = failed_with(&output, 1);
+            assert!(
+                faults.lines().all(|line| line.contains("tiles/tile_000001.dct: ")),
+                "{path:?}: {faults}"
+            );
+            let summary = text(&output.stdout);
+            let number = faults.lines().count();
+            let expected = if number == 1 {
+                "1 fault in ".into()
+            } else {
+                format!("{number} faults in ")
+            };
+            assert!(
+                number > 0 && summary.starts_with(&expected),
+                "{path:?}: {summary}{faults}"
+            );
+        }
     }
 }
 
@@ -162,24 +165,26 @@ fn verify_lists_every_fault_there_is() {
     damage("tiles/tile_000003.dct", 0);
     damage("obs/obs_0001.parquet", 100);
     fs::remove_file(folder.join("var_names.txt")).unwrap();
-    let output = dcfs().arg("verify").arg(folder.path()).output().unwrap();
-    let faults = failed_with(&output, 1);
-    for file in [
-        "tile_000001.dct",
-        "tile_000003.dct",
-        "obs_0001.parquet",
-        "var_names.txt",
-    ] {
-        assert!(faults.contains(file), "{file} is missing from {faults}");
-    }
-    for file in [
-        "tile_000000.dct",
-        "tile_000002.dct",
-        "tile_000004.dct",
-        "obs_0000.parquet",
-        "var.parquet",
-    ] {
-        assert!(!faults.contains(file), "{file} is in {faults}");
+    for source in Source::both(folder.path()) {
+        let output = source.command("verify").output().unwrap();
+        let faults = failed_with(&output, 1);
+        for file in [
+            "tile_000001.dct",
+            "tile_000003.dct",
+            "obs_0001.parquet",
+            "var_names.txt",
+        ] {
+            assert!(faults.contains(file), "{file} is missing from {faults}");
+        }
+        for file in [
+            "tile_000000.dct",
+            "tile_000002.dct",
+            "tile_000004.dct",
+            "obs_0000.parquet",
+            "var.parquet",
+        ] {
+            assert!(!faults.contains(file), "{file} is in {faults}");
+        }
     }
 }
 
@@ -337,10 +342,13 @@ fn a_manifest_that_is_refused_leaves_no_mount(io: Io) {
         let folder = links_to(&dataset);
         replace(&folder.join("manifest.json"), &fs::read(&path).unwrap());
         let mountpoint = Folder::new();
-        let reason = refused(folder.path(), mountpoint.path(), &["--io", io.name()]);
+        let source = Source::new(folder.path(), io);
+        let mount = &mut source.command("mount");
+        let reason = not_mounted(mount.args(["--io", io.name()]), mountpoint.path());
         assert!(reason.contains("manifest.json: "), "{path:?}: {reason}");
+        assert_eq!(reason.lines().count(), 1, "{reason}");
         for command in ["info", "verify"] {
-            let output = dcfs().arg(command).arg(folder.path()).output().unwrap();
+            let output = source.command(command).output().unwrap();
             assert_eq!(failed_with(&output, 1), reason, "{command} {path:?}");
         }
     }
@@ -357,7 +365,8 @@ fn a_missing_part_is_found_at_mounting(io: Io) {
     ] {
         let folder = links_to(&dataset.path);
         fs::remove_file(folder.join(file)).unwrap();
-        let reason = refused(folder.path(), Folder::new().path(), &["--io", io.name()]);
+        let source = Source::new(folder.path(), io);
+        let reason = not_mounted(source.command("mount").args(["--io", io.name()]), Folder::new().path());
         assert!(reason.contains(file), "{reason}");
     }
     let nowhere = refused(

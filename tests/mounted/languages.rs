@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::data::{MadeUp, made_up};
-use crate::harness::{Folder, Io, Mount, in_both_modes, run, skip_without};
+use crate::harness::{Folder, Io, Mount, in_every_mode, run, skip_without};
 use crate::python;
 
-in_both_modes!(
+in_every_mode!(
     the_readme_s_python_works_as_it_stands,
     every_line_of_python_in_the_readme_works_as_it_stands,
     the_readme_s_c_works_as_it_stands,

@@ -1,6 +1,7 @@
 //! What a mount shows and how it lives, through mounts made by the built program.
 //!
-//! One file a subject; nearly every test runs twice, with `--io passthrough` and `--io fuse`.
+//! One file a subject; nearly every test runs with `--io passthrough` and with `--io fuse`, and those that read a
+//! dataset once more with the dataset in a bucket.
 
 #![cfg(target_os = "linux")]
 
@@ -25,6 +26,7 @@ mod arrays;
 mod cache;
 mod commands;
 mod damage;
+mod emulators;
 mod hung_source;
 mod languages;
 mod life;

@@ -7,10 +7,10 @@ use std::path::Path;
 use dcfs::write::synthetic::Csr;
 
 use crate::data::{MadeUp, entries, int32s, int64s, made_up, map, npy, shared};
-use crate::harness::{Io, Mount, in_both_modes, run, text};
+use crate::harness::{Io, Mount, in_every_mode, run, text};
 use crate::python;
 
-in_both_modes!(
+in_every_mode!(
     the_whole_matrix_is_all_tiles_one_after_another,
     the_edge_cases_are_one_matrix,
     counts_are_floats_beside_the_integers,

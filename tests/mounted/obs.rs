@@ -9,10 +9,10 @@ use arrow::datatypes::{DataType, Int32Type};
 use arrow::ipc::reader::FileReader;
 
 use crate::data::{made_up, shared};
-use crate::harness::{Io, Mount, in_both_modes, run};
+use crate::harness::{Io, Mount, in_every_mode, run};
 use crate::python;
 
-in_both_modes!(
+in_every_mode!(
     columns_of_made_up_cells_are_those_that_were_made,
     every_kind_of_column_is_read_by_pyarrow_and_pandas,
     columns_are_mapped_without_copies,

@@ -9,10 +9,10 @@ use arrow::ipc::reader::FileReader;
 use serde_json::Value;
 
 use crate::data::{MadeUp, made_up, shared};
-use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_both_modes, run};
+use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_every_mode, run};
 use crate::python;
 
-in_both_modes!(
+in_every_mode!(
     a_mount_keeps_a_copy_of_what_is_read_of_obs,
     a_mount_shows_what_another_program_has_in_the_cache,
 );

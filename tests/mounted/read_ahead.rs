@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::data::repeated;
-use crate::harness::{Io, Mount, in_both_modes};
+use crate::harness::{Io, Mount, in_every_mode};
 
-in_both_modes!(
+in_every_mode!(
     one_who_reads_the_matrix_on_finds_it_decoded,
     one_who_reads_one_file_a_tile_in_order_finds_the_next_decoded,
     one_who_reads_chunk_after_chunk_of_the_store_finds_the_next_decoded,

@@ -11,11 +11,11 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags, flock, 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::data::{assert_shows, files_below, made_up, map, repeated, shared};
-use crate::harness::{Io, Mount, in_both_modes, run};
+use crate::data::{assert_shows, complaints_but_of_long_names, files_below, made_up, map, repeated, shared};
+use crate::harness::{Io, Mount, in_every_mode, run};
 use crate::languages::compiled;
 
-in_both_modes!(
+in_every_mode!(
     every_way_of_reading_gives_the_same_bytes,
     a_size_is_the_same_wherever_it_is_asked_and_whenever,
     a_mapped_file_survives_the_listing_of_its_folder,
@@ -58,7 +58,7 @@ fn every_way_of_reading_gives_the_same_bytes(io: Io) {
             );
             assert_eq!(file.read_at(&mut [0; 10], 1 << 40).unwrap(), 0, "far past the end");
         }
-        assert_eq!(mount.complaints(), [""; 0]);
+        assert_eq!(complaints_but_of_long_names(&mount, io), [""; 0]);
     }
 }
 
@@ -185,15 +185,19 @@ fn copies_of_a_mount_are_complete(io: Io) {
 fn eight_processes_at_once_decode_each_chunk_once(io: Io) {
     let dataset = repeated(2);
     let mount = Mount::new(&dataset.path, io);
+    // All that there is to decode, so that nobody's reading ahead adds to it.
+    let files = ["data.i32", "indices.i32"].map(|file| [0, 1].map(|tile| format!("tile_{tile:06}/{file}")));
+    let files = files.as_flattened();
     let readers: Vec<_> = (0..8)
         .map(|_| {
             let mut command = Command::new("cat");
-            command.args(["tile_000000/data.i32", "tile_000001/indices.i32"].map(|name| mount.join(name)));
+            command.args(files.iter().map(|file| mount.join(file)));
             command.stdout(Stdio::piped()).spawn().unwrap()
         })
         .map(|child| std::thread::spawn(move || child.wait_with_output().unwrap()))
         .collect();
-    let expected: Vec<u8> = [&dataset.tile.counts, &dataset.tile.indices]
+    let (counts, genes) = (&dataset.tile.counts, &dataset.tile.indices);
+    let expected: Vec<u8> = [counts, counts, genes, genes]
         .into_iter()
         .flat_map(|array| array.iter().flat_map(|entry| entry.to_le_bytes()))
         .collect();
@@ -201,7 +205,7 @@ fn eight_processes_at_once_decode_each_chunk_once(io: Io) {
         let output = reader.join().unwrap();
         assert!(output.status.success() && output.stdout == expected);
     }
-    assert_eq!(mount.stat("/decoded/chunks"), 2 * dataset.chunks);
+    assert_eq!(mount.stat("/decoded/chunks"), 4 * dataset.chunks);
 }
 
 fn eight_forked_readers_of_one_descriptor_decode_each_chunk_once(io: Io) {

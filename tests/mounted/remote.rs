@@ -72,7 +72,7 @@ impl Remote {
 }
 
 /// Files that say how a mount does are not the same in two mounts.
-fn assert_same_files(one: &Path, other: &Path) {
+pub fn assert_same_files(one: &Path, other: &Path) {
     let names = |root: &Path| -> Vec<PathBuf> {
         let files = files_below(root);
         let names = files.iter().map(|file| file.strip_prefix(root).unwrap().to_owned());
@@ -145,12 +145,10 @@ fn a_tile_is_fetched_with_one_request(io: Io) {
     assert_eq!(tiles_asked(&remote.server.take_asked()), HashMap::new());
 }
 
-fn every_second_request_may_fail(io: Io) {
-    let remote = Remote::new();
-    let local = remote.local(io);
-    let mount = remote.mount(io, &[]);
+/// In turn for each reason that a network may have.
+pub fn every_second_fails() -> impl FnMut(&Asked) -> Fate {
     let mut number = 0;
-    remote.server.judge(move |_| {
+    move |_| {
         number += 1;
         match number % 6 {
             1 => Fate::Status(503),
@@ -158,7 +156,14 @@ fn every_second_request_may_fail(io: Io) {
             5 => Fate::Truncate,
             _ => Fate::Answer,
         }
-    });
+    }
+}
+
+fn every_second_request_may_fail(io: Io) {
+    let remote = Remote::new();
+    let local = remote.local(io);
+    let mount = remote.mount(io, &[]);
+    remote.server.judge(every_second_fails());
     assert_same_files(mount.path(), local.path());
     assert_eq!(mount.complaints(), [""; 0]);
 }
