@@ -25,6 +25,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::disk_cache::{DiskCache, Entry, State};
+use super::explain::explain;
 use super::{Access, Attributes, Object, Store, StoreError, Version};
 
 /// Room for an answer is made at once up to this size.
@@ -399,26 +400,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn changed() -> io::Error {
+pub(super) fn changed() -> io::Error {
     io::Error::new(
         io::ErrorKind::StaleNetworkFileHandle,
         "the object is not the one that was found before: the dataset was replaced; mount it again",
     )
-}
-
-/// What the store said, in one line, as the kind of error that the same would be of a file.
-fn explain(error: Error) -> io::Error {
-    let kind = match &error {
-        Error::NotFound { .. } => io::ErrorKind::NotFound,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
-        Error::Precondition { .. } => return changed(),
-        Error::NotSupported { .. } | Error::NotImplemented { .. } => io::ErrorKind::Unsupported,
-        _ => io::ErrorKind::Other,
-    };
-    // Answers of servers are text of all kinds, some of several lines.
-    let text = error.to_string();
-    let line: Vec<&str> = text.split_whitespace().collect();
-    io::Error::new(kind, line.join(" "))
 }
 
 impl Store for Bucket {
