@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::cache_size::{CacheSize, Memory};
 use crate::dataset::{Dataset, DatasetError};
 use crate::store::{
-    ConnectError, Connection, Directory, DiskCache, DiskCacheError, Limits, Links, Location, LocationError,
+    ConnectError, Connection, Directory, DiskCache, DiskCacheError, Limits, Links, Location, LocationError, NO_REASON,
     NOT_ALLOWED, Store, connect,
 };
 
@@ -194,7 +194,10 @@ impl Source {
 /// What to do about a store that does not give what is wanted, beyond what the error says itself.
 fn hint(error: &DatasetError, asked: Asked) -> &'static str {
     let DatasetError::Store(error) = error else { return "" };
-    let is_plain_refusal = || error.source.to_string().ends_with(NOT_ALLOWED);
+    let is_plain_refusal = || {
+        let told = error.source.to_string();
+        told.ends_with(NOT_ALLOWED) || told.ends_with(NO_REASON)
+    };
     match (error.source.kind(), asked) {
         (ErrorKind::NotFound, _) => {
             "\ndcfs: the URL must be that of the folder that holds manifest.json; for S3, --region or --endpoint may be wrong too"

@@ -484,6 +484,17 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_others_leave_in_a_profile_count_but_not_beside_a_role() {
+        let keys = "aws_access_key_id=A\naws_secret_access_key=B\n";
+        let sso = profile(&format!("[default]\n{keys}"), "[default]\nsso_session = x\n", &[]);
+        assert!(sso.unwrap().keys.is_some());
+        let role = profile("", &format!("[default]\nrole_arn = r\n{keys}"), &[]);
+        assert!(role.unwrap_err().to_string().contains("role_arn"));
+        let process = profile("", "[default]\ncredential_process = give --keys\n", &[]).unwrap();
+        assert_eq!((process.keys, process.process.as_deref()), (None, Some("give --keys")));
+    }
+
+    #[test]
     fn without_files_there_is_no_profile_and_no_fault() {
         let nowhere = Profiles::of_environment(|_| None).read().unwrap();
         assert_eq!(nowhere, Profile::default());

@@ -19,6 +19,8 @@ use super::credentials::NoCredentials;
 
 /// What is said of a refusal for which the store gives no other reason.
 pub(crate) const NOT_ALLOWED: &str = "who asks may not read it";
+/// What is said where it gives none at all, as in answers to HEAD.
+pub(crate) const NO_REASON: &str = "credentials are missing, wrong or expired, or have no permission";
 /// The longest part of a server's own words that is shown.
 const MOST_CHARACTERS: usize = 300;
 
@@ -203,7 +205,8 @@ impl Answer {
             }
             _ if self.status == TO_NOWHERE => "the bucket may be in another region: --region names it",
             _ if self.status.starts_with("401") => "the login is wrong or has expired",
-            None | Some("AccessDenied") if self.status.starts_with("403") => NOT_ALLOWED,
+            Some("AccessDenied") => NOT_ALLOWED,
+            None if self.status.starts_with("403") => NO_REASON,
             _ => return None,
         })
     }
@@ -318,6 +321,10 @@ fn no_answer(failure: &HttpError, host: &str) -> (io::ErrorKind, String) {
         return (io::ErrorKind::Other, tls_problem(tls, host));
     }
     let root = causes(failure).last().map_or_else(String::new, ToString::to_string);
+    if root.contains("tls handshake eof") {
+        let text = format!("{host} ends encrypted connections; is it a server for http://?");
+        return (io::ErrorKind::Other, text);
+    }
     let is_timeout = find::<reqwest::Error>(failure).is_some_and(reqwest::Error::is_timeout)
         || failure.kind() == HttpErrorKind::Timeout;
     match (connecting, is_timeout) {
@@ -372,4 +379,217 @@ fn bad_answer(error: &Error) -> (io::ErrorKind, String) {
         _ => io::ErrorKind::Other,
     };
     (kind, shortened(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use object_store::aws::AmazonS3Builder;
+    use object_store::azure::MicrosoftAzureBuilder;
+    use object_store::client::{HttpClient, HttpConnector, HttpRequest, HttpResponse, HttpService};
+    use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
+    use object_store::http::HttpBuilder;
+    use object_store::path::Path;
+    use object_store::{ClientOptions, GetOptions, GetRange, ObjectStore, RetryConfig, StaticCredentialProvider};
+
+    use super::*;
+
+    /// A server that says the same to all.
+    #[derive(Debug, Clone)]
+    struct Server {
+        status: u16,
+        headers: Vec<(&'static str, &'static str)>,
+        body: &'static str,
+    }
+
+    #[async_trait]
+    impl HttpService for Server {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let mut response = http::Response::builder().status(self.status);
+            for (name, value) in &self.headers {
+                response = response.header(*name, *value);
+            }
+            Ok(response.body(self.body.to_owned().into()).unwrap())
+        }
+    }
+
+    impl HttpConnector for Server {
+        fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+            Ok(HttpClient::new(self.clone()))
+        }
+    }
+
+    fn server(status: u16, body: &'static str) -> Server {
+        let headers = Vec::new();
+        Server { status, headers, body }
+    }
+
+    fn s3(server: Server) -> Arc<dyn ObjectStore> {
+        let builder = AmazonS3Builder::new().with_bucket_name("b");
+        let builder = builder.with_access_key_id("K").with_secret_access_key("S");
+        Arc::new(builder.with_http_connector(server).with_retry(once()).build().unwrap())
+    }
+
+    fn google(server: Server) -> Arc<dyn ObjectStore> {
+        let token = GcpCredential { bearer: "T".into() };
+        let builder = GoogleCloudStorageBuilder::new().with_bucket_name("b");
+        let builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(token)));
+        Arc::new(builder.with_http_connector(server).with_retry(once()).build().unwrap())
+    }
+
+    fn azure(server: Server) -> Arc<dyn ObjectStore> {
+        let builder = MicrosoftAzureBuilder::new().with_account("a").with_container_name("c");
+        let builder = builder.with_access_key("a2V5");
+        Arc::new(builder.with_http_connector(server).with_retry(once()).build().unwrap())
+    }
+
+    fn web(server: Server) -> Arc<dyn ObjectStore> {
+        let builder = HttpBuilder::new().with_url("https://web.example");
+        Arc::new(builder.with_http_connector(server).with_retry(once()).build().unwrap())
+    }
+
+    fn once() -> RetryConfig {
+        RetryConfig {
+            max_retries: 0,
+            ..RetryConfig::default()
+        }
+    }
+
+    fn error(store: &dyn ObjectStore, options: GetOptions) -> Error {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let answer = runtime.block_on(store.get_opts(&Path::from("x.dc/manifest.json"), options));
+        answer.unwrap_err()
+    }
+
+    fn told(store: &dyn ObjectStore) -> (io::ErrorKind, String) {
+        let error = explain(error(store, GetOptions::default()));
+        (error.kind(), error.to_string())
+    }
+
+    #[test]
+    fn of_an_answer_status_code_message_and_advice_are_told() {
+        let denied = "<?xml version=\"1.0\"?>\n<Error><Code>AccessDenied</Code><Message>Access Denied</Message>\
+                      <RequestId>1</RequestId></Error>";
+        let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message></Error>";
+        let google_denied = "<Error><Code>AccessDenied</Code><Message>Access denied.</Message>\
+                             <Details>me@x does not have storage.objects.get access.</Details></Error>";
+        let google_json = r#"{"error": {"code": 401, "message": "Invalid Credentials", "status": "UNAUTHENTICATED"}}"#;
+        let azure_denied = "\u{feff}<?xml version=\"1.0\"?><Error><Code>AuthenticationFailed</Code>\
+                            <Message>Server failed to authenticate.\nRequestId:1\nTime:2</Message>\
+                            <AuthenticationErrorDetail>The token is expired.</AuthenticationErrorDetail></Error>";
+        let cases = [
+            (
+                s3(server(403, denied)),
+                "403 Forbidden, AccessDenied: Access Denied; who asks may not read it",
+            ),
+            (
+                s3(server(403, skewed)),
+                "403 Forbidden, RequestTimeTooSkewed: The difference is too large; set this machine's clock",
+            ),
+            (
+                google(server(403, google_denied)),
+                "403 Forbidden, AccessDenied: Access denied. me@x does not have storage.objects.get access; \
+                 who asks may not read it",
+            ),
+            (
+                google(server(401, google_json)),
+                "401 Unauthorized, UNAUTHENTICATED: Invalid Credentials; the login is wrong or has expired",
+            ),
+            (
+                azure(server(403, azure_denied)),
+                "403 Forbidden, AuthenticationFailed: Server failed to authenticate. The token is expired; the account's \
+                 key or the token is wrong or has expired, or this machine's clock is wrong",
+            ),
+            (
+                web(server(403, "<html>\n<h1>Forbidden</h1></html>")),
+                "403 Forbidden; credentials are missing, wrong or expired, or have no permission",
+            ),
+        ];
+        for (store, expected) in cases {
+            assert_eq!(told(&*store), (io::ErrorKind::PermissionDenied, expected.to_owned()));
+        }
+    }
+
+    #[test]
+    fn kinds_are_those_of_files() {
+        let expired = "<Error><Code>ExpiredToken</Code><Message>m</Message></Error>";
+        let cases = [
+            (s3(server(404, "")), io::ErrorKind::NotFound),
+            (s3(server(412, "")), io::ErrorKind::StaleNetworkFileHandle),
+            (s3(server(400, expired)), io::ErrorKind::PermissionDenied),
+            (s3(server(400, "what?")), io::ErrorKind::Other),
+            (s3(server(503, "")), io::ErrorKind::Other),
+            (web(server(405, "")), io::ErrorKind::NotFound),
+            (web(server(401, "")), io::ErrorKind::PermissionDenied),
+        ];
+        for (store, kind) in cases {
+            assert_eq!(told(&*store).0, kind, "{store}");
+        }
+    }
+
+    #[test]
+    fn new_credentials_are_worth_a_try_unless_permission_is_what_lacks() {
+        let refused = |code| format!("<Error><Code>{code}</Code></Error>").leak() as &'static str;
+        for (status, body, expected) in [
+            (400, refused("ExpiredToken"), true),
+            (403, refused("InvalidAccessKeyId"), true),
+            (403, "", true),
+            (401, "", true),
+            (403, refused("AccessDenied"), false),
+            (404, refused("NoSuchKey"), false),
+            (503, refused("SlowDown"), false),
+        ] {
+            let error = error(&*s3(server(status, body)), GetOptions::default());
+            assert_eq!(refuses_credentials(&error), expected, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn what_a_plain_server_lacks_is_named() {
+        let whole = Server {
+            headers: vec![("content-length", "5")],
+            ..server(200, "whole")
+        };
+        let part = GetOptions {
+            range: Some(GetRange::Bounded(1..3)),
+            ..GetOptions::default()
+        };
+        for store in [web(whole.clone()), s3(whole)] {
+            let error = explain(error(&*store, part.clone()));
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            assert!(error.to_string().contains("no range requests"), "{error}");
+        }
+        let (kind, text) = told(&*web(server(200, "chunked")));
+        assert_eq!(kind, io::ErrorKind::Unsupported);
+        assert!(text.contains("(Content-Length)"), "{text}");
+    }
+
+    #[test]
+    fn servers_words_are_one_line_of_bounded_length() {
+        let long = "so\nlong ".repeat(1000).leak();
+        let (_, text) = told(&*s3(server(400, long)));
+        assert!(
+            text.starts_with("400 Bad Request: so long so long") && text.len() < 400,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn effort_is_what_the_library_says_of_it() {
+        let text = "Error performing GET http://127.0.0.1:80/x in 3.45s, after 7 retries, max_retries: 9, retry_timeout: 60s  - x";
+        let effort = Effort::parse(text).unwrap();
+        assert_eq!(effort.host.as_deref(), Some("127.0.0.1"));
+        assert_eq!(effort.to_string(), " (8 tries in 3.5 s)");
+        let once = Effort::parse("Error performing PUT REDACTED in 12.5ms - x").unwrap();
+        assert_eq!((once.host, once.tries, once.seconds), (None, 1, 0.0125));
+        assert_eq!(Effort::parse("Error performing token request: x"), None);
+        let unbounded = seconds(&format!("{:?}", Duration::from_micros(7))).unwrap();
+        assert!((unbounded - 7e-6).abs() < 1e-12);
+    }
 }

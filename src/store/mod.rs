@@ -28,7 +28,7 @@ pub use bucket::{Bucket, Limits};
 pub use connect::{ConnectError, Connection, connect};
 pub use directory::{Directory, Links};
 pub use disk_cache::{DiskCache, DiskCacheError};
-pub(crate) use explain::NOT_ALLOWED;
+pub(crate) use explain::{NO_REASON, NOT_ALLOWED};
 pub use location::{Location, LocationError};
 pub use trust::Distrust;
 

@@ -37,3 +37,4 @@ mod obs_cache;
 mod read_ahead;
 mod reading;
 mod remote;
+mod stores;
