@@ -23,12 +23,11 @@ use object_store::aws::AwsCredential;
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::client::aside;
 use super::credentials::{NoCredentials, Source};
 
 /// Keys are renewed so long before they expire, or after half of their life.
 const BEFORE_EXPIRY: Duration = Duration::from_secs(300);
-/// A program that gives no keys within this time is ended.
-const PROCESS_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a profile says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -269,8 +268,9 @@ impl CredentialProvider for KeysOfProfile {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let known = self.0.clone();
+        let failed = |error: io::Error| NoCredentials::error(format!("no credentials: {error}"));
         // Homes may be on a server that does not answer.
-        Ok(tokio::task::spawn_blocking(move || lock(&known).current()).await?)
+        Ok(aside(move || lock(&known).current()).await.map_err(failed)?)
     }
 }
 
@@ -283,6 +283,8 @@ impl Source<AwsCredential> for KeysOfProfile {
 /// Keys that a program gives: `credential_process` of a profile.
 pub(super) struct KeysOfProcess {
     command: String,
+    /// It is ended when it gives no keys within this time.
+    patience: Duration,
     /// With the time until which they need no renewal. Whoever has the lock runs the program.
     given: tokio::sync::Mutex<Option<(Arc<AwsCredential>, Option<Instant>)>>,
     refused: Mutex<bool>,
@@ -301,9 +303,10 @@ struct Given {
 
 impl KeysOfProcess {
     /// Runs `command` in a shell, whenever keys are needed.
-    pub(super) fn new(command: String) -> Self {
+    pub(super) fn new(command: String, patience: Duration) -> Self {
         Self {
             command,
+            patience,
             given: tokio::sync::Mutex::default(),
             refused: Mutex::default(),
         }
@@ -311,7 +314,7 @@ impl KeysOfProcess {
 }
 
 /// Runs a command to its end; what it wrote, or what is wrong.
-fn run(command: &str) -> Result<Given, String> {
+fn run(command: &str, patience: Duration) -> Result<Given, String> {
     let mut child = Command::new("sh")
         .args(["-c", command])
         .stdin(Stdio::null())
@@ -333,11 +336,11 @@ fn run(command: &str) -> Result<Given, String> {
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break status,
-            None if started.elapsed() > PROCESS_PATIENCE => {
+            None if started.elapsed() > patience => {
                 // Errors mean that it has ended.
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("it did not end within {} s", PROCESS_PATIENCE.as_secs()));
+                return Err(format!("it did not end within {} s", patience.as_secs_f32()));
             }
             None => thread::sleep(Duration::from_millis(10)),
         }
@@ -375,13 +378,14 @@ impl CredentialProvider for KeysOfProcess {
         {
             return Ok(keys.clone());
         }
-        let command = self.command.clone();
-        let told = match tokio::task::spawn_blocking(move || run(&command)).await? {
+        let (command, patience) = (self.command.clone(), self.patience);
+        let ended = aside(move || run(&command, patience)).await;
+        let told = match ended.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(told) => told,
             Err(reason) => {
                 let reason = format!("credential_process ({}): {reason}", self.command);
                 let Some((keys, renewal)) = &mut *given else {
-                    return Err(NoCredentials::new(format!("no credentials: {reason}")));
+                    return Err(NoCredentials::error(format!("no credentials: {reason}")));
                 };
                 log::warn!("credentials cannot be renewed, the last ones are used: {reason}");
                 *renewal = Some(Instant::now() + Duration::from_secs(10));

@@ -3,9 +3,11 @@
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -82,12 +84,7 @@ impl HttpConnector for Connector {
                 store: "HTTP",
                 source: source.into(),
             })?;
-        Ok(HttpClient::new(Client {
-            inner: HttpClient::new(client),
-            redirects,
-            made: Instant::now(),
-            has_connected: AtomicBool::new(false),
-        }))
+        Ok(HttpClient::new(Client::new(HttpClient::new(client), redirects)))
     }
 }
 
@@ -160,6 +157,15 @@ struct Client {
 }
 
 impl Client {
+    fn new(inner: HttpClient, redirects: Redirects) -> Self {
+        Self {
+            inner,
+            redirects,
+            made: Instant::now(),
+            has_connected: AtomicBool::new(false),
+        }
+    }
+
     fn failed(&self, error: HttpError) -> HttpError {
         let is_for_good = match find::<rustls::Error>(&error) {
             Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_)) => true,
@@ -205,7 +211,7 @@ impl HttpService for Client {
 #[derive(Debug)]
 pub(super) struct NotKnown {
     host: String,
-    source: std::io::Error,
+    source: io::Error,
 }
 
 impl fmt::Display for NotKnown {
@@ -230,7 +236,7 @@ impl Resolve for Spread {
         let host = name.as_str().to_owned();
         Box::pin(async move {
             let asked = host.clone();
-            let addresses = tokio::task::spawn_blocking(move || (&*asked, 0).to_socket_addrs()).await?;
+            let addresses = aside(move || (&*asked, 0).to_socket_addrs()).await?;
             let addresses = addresses.map_err(|source| NotKnown { host, source })?;
             let mut addresses: Vec<SocketAddr> = addresses.collect();
             let any = RandomState::new().hash_one(0) as usize;
@@ -238,5 +244,69 @@ impl Resolve for Spread {
             addresses.rotate_left(first);
             Ok(Box::new(addresses.into_iter()) as Addrs)
         })
+    }
+}
+
+/// Does in a thread of its own what may block for long. Tasks of the runtime would have to end before it does.
+///
+/// # Errors
+/// When there is no thread, or no result since it panicked.
+pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (send, done) = tokio::sync::oneshot::channel();
+    thread::Builder::new().name("dcfs aside".into()).spawn(move || {
+        // Nobody may be waiting any more.
+        let _ = send.send(work());
+    })?;
+    done.await.map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// A store that has the bucket in another region.
+    #[derive(Debug)]
+    struct Elsewhere;
+
+    #[async_trait]
+    impl HttpService for Elsewhere {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let response = http::Response::builder().status(301).header(REGION, "eu-west-3");
+            Ok(response.body(String::new().into()).unwrap())
+        }
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(work)
+    }
+
+    #[test]
+    fn a_bucket_elsewhere_is_an_error_that_names_the_region() {
+        let client = Client::new(HttpClient::new(Elsewhere), Redirects::default());
+        let request = http::Request::new(Vec::new().into());
+        let error = block_on(client.call(request)).unwrap_err();
+        assert_eq!(find(&error), Some(&Redirected::Region("eu-west-3".into())));
+        assert_eq!(error.kind(), HttpErrorKind::Unknown, "not worth another try");
+    }
+
+    #[test]
+    fn what_is_done_aside_is_not_waited_for_at_the_end() {
+        let (send, hang) = std::sync::mpsc::channel::<()>();
+        assert_eq!(block_on(aside(|| 7)).unwrap(), 7);
+        let given_up = block_on(async { aside(move || hang.recv()).now_or_never() });
+        assert!(given_up.is_none());
+        drop(send);
+        assert!(block_on(aside(|| panic!("as it must"))).is_err());
+    }
+
+    #[test]
+    fn secrets_of_a_url_are_not_shown() {
+        let url = Url::parse("https://host/x?X-Amz-Signature=s#part").unwrap();
+        assert_eq!(shown(&url), "https://host/x");
     }
 }

@@ -125,7 +125,7 @@ pub fn connect(
     let sending = Sending::objects(&limits, allow_http || url.scheme() == "http");
     let (store, prefix): (Built, Path) = match scheme {
         ObjectStoreScheme::AmazonS3 => {
-            let (builder, keys) = s3(url, connection)?;
+            let (builder, keys) = s3(url, connection, limits.patience)?;
             // Of the environment or a profile.
             if let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
                 check_endpoint(&endpoint, allow_http).map_err(|reason| failed(&reason))?;
@@ -193,7 +193,7 @@ enum Keys {
     Nowhere(String),
 }
 
-fn s3(url: &Url, connection: &Connection) -> Result<(AmazonS3Builder, Keys), ConnectError> {
+fn s3(url: &Url, connection: &Connection, patience: Duration) -> Result<(AmazonS3Builder, Keys), ConnectError> {
     let mut builder = AmazonS3Builder::from_env().with_url(url.as_str());
     let set = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).is_some();
     let profiles = Profiles::of_environment(|name| env::var_os(name));
@@ -229,7 +229,7 @@ fn s3(url: &Url, connection: &Connection) -> Result<(AmazonS3Builder, Keys), Con
     } else if let Some(keys) = profile.keys {
         Keys::Source(Arc::new(KeysOfProfile::new(profiles, keys)))
     } else if let Some(command) = profile.process {
-        Keys::Source(Arc::new(KeysOfProcess::new(command)))
+        Keys::Source(Arc::new(KeysOfProcess::new(command, patience / 2)))
     } else {
         let place = profiles.place();
         let sought = |service: &dyn fmt::Display| {

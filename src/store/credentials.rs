@@ -27,7 +27,7 @@ pub(super) struct NoCredentials(String);
 
 impl NoCredentials {
     /// As the error of a request.
-    pub(super) fn new(reason: String) -> object_store::Error {
+    pub(super) fn error(reason: String) -> object_store::Error {
         object_store::Error::Unauthenticated {
             path: String::new(),
             source: Self(reason).into(),
@@ -113,7 +113,7 @@ impl<C: Send + Sync + fmt::Debug> CredentialProvider for Services<C> {
                     );
                     Ok(last)
                 }
-                None => Err(NoCredentials::new(format!(
+                None => Err(NoCredentials::error(format!(
                     "no credentials: {}; {}",
                     explain(error),
                     self.sought

@@ -29,38 +29,33 @@ pub(super) fn explain(error: Error) -> io::Error {
     if matches!(error, Error::Precondition { .. }) {
         return changed();
     }
+    if let Some(reason) = find::<NoCredentials>(&error) {
+        return io::Error::new(io::ErrorKind::PermissionDenied, one_line(&reason.to_string()));
+    }
     let effort = causes(&error).find_map(|cause| Effort::parse(&cause.to_string()));
+    let answer = causes(&error).find_map(|cause| Answer::parse(&cause.to_string()));
     let followed = find::<Followed>(&error);
     let host = match followed {
         Some(followed) => Some(followed.host()),
         None => effort.as_ref().and_then(|effort| effort.host.as_deref()),
     };
-    let host = host.unwrap_or("the store");
-    let (kind, what) = if let Some(reason) = find::<NoCredentials>(&error) {
-        return io::Error::new(io::ErrorKind::PermissionDenied, one_line(&reason.to_string()));
-    } else if let Some(redirected) = find::<Redirected>(&error) {
+    let (kind, mut text) = if let Some(redirected) = find::<Redirected>(&error) {
         (io::ErrorKind::Other, redirected.to_string())
-    } else if let Some(answer) = causes(&error).find_map(|cause| Answer::parse(&cause.to_string())) {
+    } else if let Some(answer) = &answer {
         (answer.kind(&error), answer.to_string())
     } else if let Some(failure) = find::<HttpError>(&error) {
-        no_answer(failure, host)
+        no_answer(failure, host.unwrap_or("the store"))
     } else {
         bad_answer(&error)
     };
-    let advice = causes(&error)
-        .find_map(|cause| Answer::parse(&cause.to_string()))
-        .and_then(|answer| answer.advice());
-    let mut text = what;
-    if let Some(effort) = effort {
+    if let Some(effort) = &effort {
         text += &effort.to_string();
     }
-    if let Some(advice) = advice {
-        text += "; ";
-        text += advice;
-    }
-    if let Some(followed) = followed {
-        text += "; ";
-        text += &followed.to_string();
+    for more in [
+        answer.as_ref().and_then(Answer::advice).map(str::to_owned),
+        followed.map(ToString::to_string),
+    ] {
+        text.extend(more.iter().flat_map(|more| ["; ", more]));
     }
     io::Error::new(kind, one_line(&text))
 }
@@ -352,6 +347,15 @@ fn no_answer(failure: &HttpError, host: &str) -> (io::ErrorKind, String) {
 fn tls_problem(error: &rustls::Error, host: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(reason) => {
+            use rustls::CertificateError::{
+                Expired, ExpiredContext, NotValidForName, NotValidForNameContext, UnknownIssuer,
+            };
+            let reason = match reason {
+                Expired | ExpiredContext { .. } => "it has expired".into(),
+                NotValidForName | NotValidForNameContext { .. } => "it is for another name".into(),
+                UnknownIssuer => "its issuer is not known here; SSL_CERT_FILE names a file of those to trust".into(),
+                other => other.to_string(),
+            };
             format!("the certificate of {host} is not accepted: {reason}")
         }
         rustls::Error::InvalidMessage(_) => format!("{host} does not speak TLS; is it a server for http://?"),

@@ -475,6 +475,15 @@ fn a_program_that_gives_keys_is_run_again_when_they_are_refused_or_expire() {
     );
     let failed = bucket.command("info").arg("s3://bucket/x.dc").output().unwrap();
     assert_told(&failed, &["no credentials", "exit status: 3: your login is over"]);
+    // One that hangs is not waited for, neither by the request nor at the end.
+    bucket.write_home(".aws/config", "[default]\ncredential_process = exec sleep 1000000\n");
+    let point = bucket.home.subfolder("mount");
+    let mut hanging = bucket.command("mount");
+    hanging.args(["--request-timeout", "1", "s3://bucket/x.dc"]).arg(&point);
+    assert_told(
+        &hanging.output().unwrap(),
+        &["no credentials", "exec sleep 1000000", "did not end within 0.5 s"],
+    );
     bucket.write_home(".aws/config", "[default]\ncredential_process = echo secret-secret\n");
     let failed = bucket.command("info").arg("s3://bucket/x.dc").output().unwrap();
     let told = failed_with(&failed, 1);
