@@ -383,7 +383,8 @@ impl CredentialProvider for KeysOfProcess {
         let told = match ended.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(told) => told,
             Err(reason) => {
-                let reason = format!("credential_process ({}): {reason}", self.command);
+                // Commands may hold secrets.
+                let reason = format!("credential_process of the profile: {reason}");
                 let Some((keys, renewal)) = &mut *given else {
                     return Err(NoCredentials::error(format!("no credentials: {reason}")));
                 };

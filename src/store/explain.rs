@@ -75,8 +75,10 @@ pub(super) fn find<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static
     causes(error).find_map(|cause| cause.downcast_ref())
 }
 
+/// Without what would move a terminal's cursor.
 fn one_line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     words.join(" ")
 }
 
@@ -576,7 +578,7 @@ mod tests {
 
     #[test]
     fn servers_words_are_one_line_of_bounded_length() {
-        let long = "so\nlong ".repeat(1000).leak();
+        let long = "so\n\u{1b}long ".repeat(1000).leak();
         let (_, text) = told(&*s3(server(400, long)));
         assert!(
             text.starts_with("400 Bad Request: so long so long") && text.len() < 400,
