@@ -1,5 +1,6 @@
 //! Where the dataset of a command is, and how it is reached.
 
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use thiserror::Error;
 use super::cache_size::{CacheSize, Memory};
 use crate::dataset::{Dataset, DatasetError};
 use crate::store::{
-    ConnectError, Connection, Directory, DiskCache, DiskCacheError, Limits, Links, Location, LocationError, Store,
-    connect,
+    ConnectError, Connection, Directory, DiskCache, DiskCacheError, Limits, Links, Location, LocationError, NO_REASON,
+    NOT_ALLOWED, Store, connect,
 };
 
 /// Requests to a store at once, unless the user says otherwise.
@@ -130,7 +131,20 @@ impl From<DatasetError> for OpenError {
 /// A place that may hold a dataset, not looked at yet.
 pub(super) enum Source {
     Folder(Directory),
-    Remote(Arc<dyn Store>),
+    Remote {
+        store: Arc<dyn Store>,
+        /// Whether it is asked with credentials, where it could be.
+        asked: Asked,
+    },
+}
+
+/// How requests to a store are signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    WithCredentials,
+    Anonymously,
+    /// Web servers take none.
+    OverTheWeb,
 }
 
 impl Source {
@@ -143,12 +157,17 @@ impl Source {
     ) -> Result<Self, OpenError> {
         Ok(match Location::parse(dataset.as_os_str())? {
             Location::Folder(path) => Self::Folder(Directory::open(&path, links).map_err(DatasetError::from)?),
-            Location::Remote(url) => Self::Remote(Arc::new(connect(
-                &url,
-                &flags.connection(),
-                flags.limits(patience),
-                flags.disk_cache()?,
-            )?)),
+            Location::Remote(url) => {
+                let asked = match url.scheme() {
+                    "http" | "https" => Asked::OverTheWeb,
+                    _ if flags.anonymous => Asked::Anonymously,
+                    _ => Asked::WithCredentials,
+                };
+                let limits = flags.limits(patience);
+                let store = connect(&url, &flags.connection(), limits, flags.disk_cache()?)?;
+                let store = Arc::new(store);
+                Self::Remote { store, asked }
+            }
         })
     }
 
@@ -156,7 +175,7 @@ impl Source {
     pub(super) fn folder(&self) -> Option<&Path> {
         match self {
             Self::Folder(directory) => Some(directory.root()),
-            Self::Remote(_) => None,
+            Self::Remote { .. } => None,
         }
     }
 
@@ -164,7 +183,7 @@ impl Source {
     pub(super) fn canceller(&self) -> impl FnOnce() + Send + use<> {
         let store = match self {
             Self::Folder(_) => None,
-            Self::Remote(store) => Some(store.clone()),
+            Self::Remote { store, .. } => Some(store.clone()),
         };
         move || store.into_iter().for_each(|store| store.cancel())
     }
@@ -173,26 +192,37 @@ impl Source {
     pub(super) fn open(self) -> Result<Dataset, OpenError> {
         match self {
             Self::Folder(directory) => Ok(Dataset::open(Arc::new(directory))?),
-            Self::Remote(store) => Dataset::open(store).map_err(|source| {
-                let hint = hint(&source);
+            Self::Remote { store, asked } => Dataset::open(store).map_err(|source| {
+                let hint = hint(&source, asked);
                 OpenError::Dataset { source, hint }
             }),
         }
     }
 }
 
-/// What to do about a store that does not give what is wanted.
-fn hint(error: &DatasetError) -> &'static str {
+/// What to do about a store that does not give what is wanted, beyond what the error says itself.
+fn hint(error: &DatasetError, asked: Asked) -> &'static str {
     let DatasetError::Store(error) = error else { return "" };
-    match error.source.kind() {
-        std::io::ErrorKind::NotFound => {
+    let is_plain_refusal = || {
+        let told = error.source.to_string();
+        told.ends_with(NOT_ALLOWED) || told.ends_with(NO_REASON)
+    };
+    match (error.source.kind(), asked) {
+        (ErrorKind::NotFound, _) => {
             "\ndcfs: the URL must be that of the folder that holds manifest.json; for S3, --region or --endpoint may be wrong too"
         }
-        std::io::ErrorKind::PermissionDenied => {
-            "\ndcfs: credentials come from the environment, the cloud's own files, or the machine's metadata service, and may have \
-             expired; public buckets need --anonymous"
+        (ErrorKind::PermissionDenied, Asked::Anonymously) => {
+            "\ndcfs: it was asked for without credentials; leave --anonymous out to use yours"
         }
-        std::io::ErrorKind::TimedOut => "\ndcfs: is the server's address right, and can this machine reach it?",
+        (ErrorKind::PermissionDenied, Asked::OverTheWeb) => {
+            "\ndcfs: web servers are asked without credentials; a bucket's own URL (s3://, gs://, abfss://) is asked with them"
+        }
+        (ErrorKind::PermissionDenied, Asked::WithCredentials) if is_plain_refusal() => {
+            "\ndcfs: are these credentials the right ones, and is the path? Public buckets need --anonymous"
+        }
+        (ErrorKind::TimedOut | ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable, _) => {
+            "\ndcfs: is the server's address right, and can this machine reach it?"
+        }
         _ => "",
     }
 }

@@ -17,11 +17,13 @@ impl Report {
     /// Logs `error`, unless that was done before.
     pub(super) fn tell(&self, error: &dyn Display) {
         let message = error.to_string();
+        // How often and how long a server was asked differs each time.
+        let fault = message.split_once(" (").map_or(&*message, |(fault, _)| fault);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= REMEMBERED {
             told.clear();
         }
-        if told.insert(message.clone()) {
+        if told.insert(fault.to_owned()) {
             log::error!("{message}");
         }
     }

@@ -26,6 +26,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 
 use super::disk_cache::{DiskCache, Entry, State};
+use super::explain::explain;
 use super::{Access, Attributes, Held, Object, Store, StoreError, Traffic, Version};
 
 /// Room for an answer is made at once up to this size.
@@ -496,26 +497,11 @@ fn cancelled() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the request was cancelled")
 }
 
-fn changed() -> io::Error {
+pub(super) fn changed() -> io::Error {
     io::Error::new(
         io::ErrorKind::StaleNetworkFileHandle,
         "the object is not the one that was found before: the dataset was replaced; mount it again",
     )
-}
-
-/// What the store said, in one line, as the kind of error that the same would be of a file.
-fn explain(error: Error) -> io::Error {
-    let kind = match &error {
-        Error::NotFound { .. } => io::ErrorKind::NotFound,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
-        Error::Precondition { .. } => return changed(),
-        Error::NotSupported { .. } | Error::NotImplemented { .. } => io::ErrorKind::Unsupported,
-        _ => io::ErrorKind::Other,
-    };
-    // Answers of servers are text of all kinds, some of several lines.
-    let text = error.to_string();
-    let line: Vec<&str> = text.split_whitespace().collect();
-    io::Error::new(kind, line.join(" "))
 }
 
 impl Store for Bucket {

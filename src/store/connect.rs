@@ -1,6 +1,7 @@
 //! From the URL of a dataset to the object store it is in, with credentials as each cloud's own tools find them.
 
 use std::env;
+use std::fmt;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreScheme,
 use thiserror::Error;
 use url::Url;
 
-use super::aws_profile::{self, Profile};
+use super::aws_profile::{self, KeysOfProcess, KeysOfProfile, Profile, Profiles};
 use super::bucket::{Bucket, Limits};
+use super::client::{Connector, Times};
+use super::credentials::{AskedAgain, Services, Source};
 use super::disk_cache::DiskCache;
 
 /// What to know of a store beyond its URL.
@@ -50,6 +53,53 @@ const NO_ACCOUNT: &str =
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that sends nothing for so long, or for a quarter of the time that there is, is asked again.
 const SILENCE: Duration = Duration::from_secs(15);
+/// The longest pause between two tries, or an eighth of the time that there is.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How requests are sent.
+#[derive(Clone)]
+struct Sending {
+    client: ClientOptions,
+    retry: RetryConfig,
+    connector: Connector,
+}
+
+impl Sending {
+    /// For objects. The last try ends before the time is over, so that what is told is why it failed.
+    fn objects(limits: &Limits, allow_http: bool) -> Self {
+        let patience = limits.patience;
+        let times = Times {
+            connect: CONNECT_TIMEOUT.min(patience / 4),
+            silence: SILENCE.min(patience / 4),
+            total: patience,
+        };
+        let pause = PAUSE.min(patience / 8);
+        Self {
+            client: ClientOptions::new()
+                .with_allow_http(allow_http)
+                .with_connect_timeout(times.connect),
+            retry: RetryConfig {
+                backoff: BackoffConfig {
+                    init_backoff: Duration::from_millis(100),
+                    max_backoff: pause,
+                    base: 2.0,
+                },
+                // What ends them is the time that may pass.
+                max_retries: usize::MAX,
+                retry_timeout: patience.saturating_sub(times.silence + pause),
+            },
+            connector: Connector { times },
+        }
+    }
+
+    /// For credentials. Who has none is to know soon.
+    fn credentials(&self) -> Self {
+        let mut sending = self.clone();
+        sending.retry.max_retries = 2;
+        sending.retry.retry_timeout /= 2;
+        sending
+    }
+}
 
 /// Prepares requests to the store that `url` names. No request is sent yet. Objects that are fetched whole are kept in
 /// `disk`, if there is one.
@@ -72,36 +122,20 @@ pub fn connect(
     if let Some(endpoint) = &connection.endpoint {
         check_endpoint(endpoint, allow_http).map_err(|reason| failed(&reason))?;
     }
-    let client = ClientOptions::new()
-        .with_allow_http(allow_http || url.scheme() == "http")
-        .with_connect_timeout(CONNECT_TIMEOUT.min(limits.patience / 4))
-        .with_read_timeout(SILENCE.min(limits.patience / 4))
-        .with_timeout(limits.patience)
-        .with_user_agent(http::HeaderValue::from_static(concat!(
-            "dcfs/",
-            env!("CARGO_PKG_VERSION")
-        )));
-    let retry = RetryConfig {
-        backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(5),
-            base: 2.0,
-        },
-        // What ends them is the time that may pass.
-        max_retries: usize::MAX,
-        retry_timeout: limits.patience,
-    };
-    let (store, prefix): (Result<Arc<dyn ObjectStore>, _>, Path) = match scheme {
+    let sending = Sending::objects(&limits, allow_http || url.scheme() == "http");
+    let (store, prefix): (Built, Path) = match scheme {
         ObjectStoreScheme::AmazonS3 => {
-            let builder = s3(url, connection)?;
+            let (builder, keys) = s3(url, connection, limits.patience)?;
             // Of the environment or a profile.
             if let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
                 check_endpoint(&endpoint, allow_http).map_err(|reason| failed(&reason))?;
             }
-            let built = builder.with_client_options(client).with_retry(retry).build();
-            (built.map(|store| Arc::new(store) as _), prefix)
+            if let Keys::Nowhere(reason) = &keys {
+                return Err(failed(reason));
+            }
+            (build_s3(builder, keys, &sending), prefix)
         }
-        ObjectStoreScheme::GoogleCloudStorage => (gcs(url, connection, client, retry), prefix),
+        ObjectStoreScheme::GoogleCloudStorage => (gcs(url, connection, &sending), prefix),
         ObjectStoreScheme::MicrosoftAzure => {
             if url.username().is_empty()
                 && env::var_os("AZURE_STORAGE_ACCOUNT_NAME").is_none()
@@ -109,16 +143,16 @@ pub fn connect(
             {
                 return Err(failed(&NO_ACCOUNT));
             }
-            (azure(url, connection, client, retry), prefix)
+            (azure(url, connection, &sending), prefix)
         }
         _ => {
             let mut origin = url.clone();
             origin.set_path("");
-            origin.set_query(None);
             let built = HttpBuilder::new()
                 .with_url(origin)
-                .with_client_options(client)
-                .with_retry(retry)
+                .with_client_options(sending.client)
+                .with_http_connector(sending.connector)
+                .with_retry(sending.retry)
                 .build();
             (built.map(|store| Arc::new(store) as _), prefix)
         }
@@ -148,24 +182,25 @@ fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), String> {
 
 type Built = Result<Arc<dyn ObjectStore>, object_store::Error>;
 
-fn s3(url: &Url, connection: &Connection) -> Result<AmazonS3Builder, ConnectError> {
+/// Where the keys for S3 come from.
+enum Keys {
+    /// They are known, or none are needed.
+    Settled,
+    Source(Arc<dyn Source<object_store::aws::AwsCredential>>),
+    /// The services that `object_store` knows; with where else was looked for keys.
+    Services(String),
+    /// There can be none.
+    Nowhere(String),
+}
+
+fn s3(url: &Url, connection: &Connection, patience: Duration) -> Result<(AmazonS3Builder, Keys), ConnectError> {
     let mut builder = AmazonS3Builder::from_env().with_url(url.as_str());
+    let set = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).is_some();
+    let profiles = Profiles::of_environment(|name| env::var_os(name));
     let profile = match connection.anonymous {
         true => Profile::default(),
-        false => aws_profile::of_environment(|name| env::var_os(name))?,
+        false => profiles.read()?,
     };
-    // Keys of the environment come before those of a profile, as in Amazon's own tools.
-    if env::var_os("AWS_ACCESS_KEY_ID").is_none()
-        && let Some(keys) = profile.keys
-    {
-        builder = builder
-            .with_access_key_id(keys.access_key_id)
-            .with_secret_access_key(keys.secret_access_key);
-        if let Some(token) = keys.session_token {
-            builder = builder.with_token(token);
-        }
-    }
-    let set = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).is_some();
     if !set(&builder, AmazonS3ConfigKey::Region)
         && let Some(region) = profile.region
     {
@@ -182,31 +217,122 @@ fn s3(url: &Url, connection: &Connection) -> Result<AmazonS3Builder, ConnectErro
     if let Some(endpoint) = &connection.endpoint {
         builder = builder.with_endpoint(endpoint);
     }
-    Ok(builder.with_skip_signature(connection.anonymous))
+    // As Amazon's own tools name it.
+    if let Ok(endpoint) = env::var("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+        && !set(&builder, AmazonS3ConfigKey::MetadataEndpoint)
+    {
+        builder = builder.with_metadata_endpoint(endpoint.trim_end_matches('/'));
+    }
+    // Keys of the environment come before those of a profile, as in Amazon's own tools.
+    let keys = if connection.anonymous || env::var_os("AWS_ACCESS_KEY_ID").is_some() {
+        Keys::Settled
+    } else if let Some(keys) = profile.keys {
+        Keys::Source(Arc::new(KeysOfProfile::new(profiles, keys)))
+    } else if let Some(command) = profile.process {
+        Keys::Source(Arc::new(KeysOfProcess::new(command, patience / 2)))
+    } else {
+        let place = profiles.place();
+        let sought = |service: &dyn fmt::Display| {
+            format!("looked for in AWS_ACCESS_KEY_ID, in {place}, and {service}; public buckets need --anonymous")
+        };
+        let full_uri = set(&builder, AmazonS3ConfigKey::ContainerCredentialsFullUri);
+        if env::var_os("AWS_WEB_IDENTITY_TOKEN_FILE").is_some() && env::var_os("AWS_ROLE_ARN").is_some() {
+            Keys::Services(sought(&"with AWS_WEB_IDENTITY_TOKEN_FILE"))
+        } else if set(&builder, AmazonS3ConfigKey::ContainerCredentialsRelativeUri)
+            || full_uri && set(&builder, AmazonS3ConfigKey::ContainerAuthorizationTokenFile)
+        {
+            Keys::Services(sought(&"at the container's service"))
+        } else if full_uri {
+            Keys::Nowhere(
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI is set and AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE is not: dcfs does not ask \
+                 such a service; put keys into the environment (aws configure export-credentials --format env)"
+                    .into(),
+            )
+        } else if is_set("AWS_EC2_METADATA_DISABLED") {
+            let sought = sought(&"nowhere else (AWS_EC2_METADATA_DISABLED)");
+            Keys::Nowhere(format!("no credentials: {sought}"))
+        } else {
+            Keys::Services(sought(&"at the instance's metadata service"))
+        }
+    };
+    Ok((builder.with_skip_signature(connection.anonymous), keys))
 }
 
-fn gcs(url: &Url, connection: &Connection, client: ClientOptions, retry: RetryConfig) -> Built {
-    let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
-    if let Some(endpoint) = &connection.endpoint {
-        builder = builder.with_base_url(endpoint);
-    }
-    if connection.anonymous {
-        builder = builder.with_skip_signature(true);
-    }
-    let store = builder.with_client_options(client).with_retry(retry).build()?;
-    Ok(Arc::new(store))
+fn build_s3(builder: AmazonS3Builder, keys: Keys, sending: &Sending) -> Built {
+    let with = |builder: AmazonS3Builder, sending: &Sending| {
+        builder
+            .with_client_options(sending.client.clone())
+            .with_http_connector(sending.connector)
+            .with_retry(sending.retry.clone())
+    };
+    let source: Arc<dyn Source<_>> = match keys {
+        Keys::Settled | Keys::Nowhere(_) => return Ok(Arc::new(with(builder, sending).build()?)),
+        Keys::Source(source) => source,
+        Keys::Services(sought) => {
+            let services = with(builder.clone(), &sending.credentials());
+            Arc::new(Services::new(sought, move || {
+                Ok(services.clone().build()?.credentials().clone())
+            })?)
+        }
+    };
+    let store = with(builder, sending).with_credentials(source.clone()).build()?;
+    Ok(Arc::new(AskedAgain::new(Arc::new(store), source)))
 }
 
-fn azure(url: &Url, connection: &Connection, client: ClientOptions, retry: RetryConfig) -> Built {
-    let mut builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
-    if let Some(endpoint) = &connection.endpoint {
-        builder = builder.with_endpoint(endpoint.clone());
-    }
+fn gcs(url: &Url, connection: &Connection, sending: &Sending) -> Built {
+    let with = |sending: &Sending| {
+        let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
+        let builder = match &connection.endpoint {
+            Some(endpoint) => builder.with_base_url(endpoint),
+            None => builder,
+        };
+        builder
+            .with_skip_signature(connection.anonymous)
+            .with_client_options(sending.client.clone())
+            .with_http_connector(sending.connector)
+            .with_retry(sending.retry.clone())
+    };
+    let builder = with(sending);
     if connection.anonymous {
-        builder = builder.with_skip_signature(true);
+        return Ok(Arc::new(builder.build()?));
     }
-    let store = builder.with_client_options(client).with_retry(retry).build()?;
-    Ok(Arc::new(store))
+    let sought = "looked for in GOOGLE_APPLICATION_CREDENTIALS, in the file that gcloud auth application-default login \
+                  writes, and at the machine's metadata service; public buckets need --anonymous";
+    let services = with(&sending.credentials());
+    let source = Services::new(sought.into(), move || {
+        Ok(services.clone().build()?.credentials().clone())
+    })?;
+    let source: Arc<dyn Source<_>> = Arc::new(source);
+    let store = builder.with_credentials(source.clone()).build()?;
+    Ok(Arc::new(AskedAgain::new(Arc::new(store), source)))
+}
+
+fn azure(url: &Url, connection: &Connection, sending: &Sending) -> Built {
+    let with = |sending: &Sending| {
+        let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
+        let builder = match &connection.endpoint {
+            Some(endpoint) => builder.with_endpoint(endpoint.clone()),
+            None => builder,
+        };
+        builder
+            .with_skip_signature(connection.anonymous)
+            .with_client_options(sending.client.clone())
+            .with_http_connector(sending.connector)
+            .with_retry(sending.retry.clone())
+    };
+    let builder = with(sending);
+    if connection.anonymous {
+        return Ok(Arc::new(builder.build()?));
+    }
+    let sought = "looked for in AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN and AZURE_CLIENT_ID with its secret or \
+                  token file, and at the machine's managed identity; public containers need --anonymous";
+    let services = with(&sending.credentials());
+    let source = Services::new(sought.into(), move || {
+        Ok(services.clone().build()?.credentials().clone())
+    })?;
+    let source: Arc<dyn Source<_>> = Arc::new(source);
+    let store = builder.with_credentials(source.clone()).build()?;
+    Ok(Arc::new(AskedAgain::new(Arc::new(store), source)))
 }
 
 /// The cryptography that TLS uses in this process.

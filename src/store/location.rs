@@ -30,6 +30,16 @@ pub enum LocationError {
     /// Passwords in command lines are seen by everybody.
     #[error("the URL of a dataset must not hold a user name or password")]
     Password,
+    /// One that would be dropped, and what was meant with it.
+    #[error(
+        "the URL of a dataset has no {part}: it names a folder of many objects, which a signed URL of one cannot; \
+         as a part of a name, {character} is written {code}"
+    )]
+    Extra {
+        part: &'static str,
+        character: char,
+        code: &'static str,
+    },
 }
 
 const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https"];
@@ -72,6 +82,13 @@ impl Location {
         }
         if url.host_str().is_none_or(str::is_empty) {
             return Err(malformed(format!("expected a name after {scheme}://")));
+        }
+        let extra = |part, character, code| Err(LocationError::Extra { part, character, code });
+        if url.query().is_some() {
+            return extra("?query", '?', "%3F");
+        }
+        if url.fragment().is_some() {
+            return extra("#fragment", '#', "%23");
         }
         Ok(Self::Remote(url))
     }
@@ -127,6 +144,19 @@ mod tests {
         );
         assert_eq!(parse("https://me:secret@host/x"), Err(LocationError::Password));
         assert_eq!(parse("s3://key@bucket/x"), Err(LocationError::Password));
+        for url in [
+            "https://host/x.dc?X-Amz-Signature=abc",
+            "s3://bucket/x?",
+            "gs://bucket/x#1",
+        ] {
+            let refused = parse(url).unwrap_err();
+            assert!(matches!(refused, LocationError::Extra { .. }), "{refused}");
+            assert!(
+                !refused.to_string().contains("abc"),
+                "signatures are secrets: {refused}"
+            );
+        }
+        assert!(parse("s3://bucket/what%3F%23.dc").is_ok());
         assert!(matches!(parse("s3://"), Err(LocationError::Malformed { .. })));
         assert!(matches!(parse("file://host/x"), Err(LocationError::Malformed { .. })));
     }

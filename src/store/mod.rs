@@ -7,9 +7,12 @@
 mod access;
 mod aws_profile;
 mod bucket;
+mod client;
 mod connect;
+mod credentials;
 mod directory;
 mod disk_cache;
+mod explain;
 mod location;
 pub(crate) mod trust;
 
@@ -27,6 +30,7 @@ pub use bucket::{Bucket, Limits};
 pub use connect::{ConnectError, Connection, connect};
 pub use directory::{Directory, Links};
 pub use disk_cache::{DiskCache, DiskCacheError};
+pub(crate) use explain::{NO_REASON, NOT_ALLOWED};
 pub use location::{Location, LocationError};
 pub use trust::Distrust;
 

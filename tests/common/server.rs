@@ -21,6 +21,8 @@ pub struct Asked {
     /// Below the server's folder.
     pub path: String,
     pub range: Option<(u64, u64)>,
+    /// The access key that it was signed with.
+    pub key: Option<String>,
 }
 
 /// What becomes of a request.
@@ -30,6 +32,14 @@ pub enum Fate {
     Answer,
     /// A status and nothing else of use.
     Status(u16),
+    /// A status, and a store's own name of what is wrong.
+    Refuse(u16, &'static str),
+    /// A redirect to a URL.
+    Redirect(&'static str),
+    /// The whole object, with status 200 and without a tag, whatever part was asked for.
+    Whole,
+    /// The whole object without its size, in chunks.
+    Chunked,
     /// A good header, half of the body, and the end of the connection.
     Truncate,
     /// A good header, half of the body, and a reset.
@@ -171,7 +181,17 @@ impl Shared {
                 let (first, last) = range.split_once('-')?;
                 Some((first.parse().ok()?, last.parse::<u64>().ok()? + 1))
             });
-            let asked = Asked { method, path, range };
+            // AWS4-HMAC-SHA256 Credential=KEY/20260101/us-east-1/s3/aws4_request, ..
+            let key = headers.get("authorization").and_then(|signed| {
+                let (_, credential) = signed.split_once("Credential=")?;
+                Some(credential.split('/').next()?.to_owned())
+            });
+            let asked = Asked {
+                method,
+                path,
+                range,
+                key,
+            };
             self.asked.lock().unwrap().push(asked.clone());
             let fate = (self.judge.lock().unwrap())(&asked);
             if let Some(pace) = self.pace {
@@ -206,8 +226,18 @@ impl Shared {
     /// Whether the connection goes on.
     fn answer(&self, stream: &mut TcpStream, asked: &Asked, if_match: Option<&String>, fate: Fate) -> io::Result<bool> {
         match fate {
-            Fate::Status(status) => {
-                let body = "<Error><Code>Made</Code><Message>made by the test</Message></Error>";
+            Fate::Redirect(url) => {
+                let head = format!("HTTP/1.1 302 Found\r\nlocation: {url}\r\ncontent-length: 0\r\n\r\n");
+                stream.write_all(head.as_bytes())?;
+                return Ok(true);
+            }
+            Fate::Status(_) | Fate::Refuse(..) => {
+                let (status, code) = match fate {
+                    Fate::Status(status) => (status, "Made"),
+                    Fate::Refuse(status, code) => (status, code),
+                    _ => unreachable!(),
+                };
+                let body = format!("<Error><Code>{code}</Code><Message>made by the test</Message></Error>");
                 let head = format!("HTTP/1.1 {status} Made\r\ncontent-length: {}\r\n\r\n", body.len());
                 stream.write_all(head.as_bytes())?;
                 if asked.method != "HEAD" {
@@ -240,16 +270,22 @@ impl Shared {
             stream.write_all(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n")?;
             return Ok(true);
         }
-        let (status, part) = match asked.range {
+        let range = asked.range.filter(|_| !matches!(fate, Fate::Whole | Fate::Chunked));
+        let (status, part) = match range {
             Some((first, end)) if first < end && end <= bytes.len() as u64 => (206, first as usize..end as usize),
             Some(_) => (416, 0..0),
             None => (200, 0..bytes.len()),
         };
-        let mut head = format!(
-            "HTTP/1.1 {status} Fine\r\netag: {tag}\r\nlast-modified: {}\r\naccept-ranges: bytes\r\ncontent-length: {}\r\n",
-            http_date(metadata.modified()?),
-            part.len()
-        );
+        let modified = http_date(metadata.modified()?);
+        let mut head = format!("HTTP/1.1 {status} Fine\r\nlast-modified: {modified}\r\n");
+        head += &match fate {
+            Fate::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
+            _ => format!("content-length: {}\r\n", part.len()),
+        };
+        // Servers without ranges have no tags either.
+        if !matches!(fate, Fate::Whole | Fate::Chunked) {
+            head += &format!("etag: {tag}\r\naccept-ranges: bytes\r\n");
+        }
         if status == 206 {
             head += &format!(
                 "content-range: bytes {}-{}/{}\r\n",
@@ -275,6 +311,12 @@ impl Shared {
                     sockopt::set_socket_linger(&*stream, Some(Duration::ZERO))?;
                 }
                 return Ok(false);
+            }
+            Fate::Chunked => {
+                write!(stream, "{:x}\r\n", body.len())?;
+                stream.write_all(body)?;
+                stream.write_all(b"\r\n0\r\n\r\n")?;
+                return Ok(true);
             }
             Fate::WrongBit => {
                 damaged = body.to_vec();

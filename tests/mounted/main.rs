@@ -40,3 +40,4 @@ mod parts;
 mod read_ahead;
 mod reading;
 mod remote;
+mod stores;
