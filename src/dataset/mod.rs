@@ -329,6 +329,11 @@ impl Dataset {
         }
     }
 
+    /// Bytes that obs column `column` takes in the shard that describes a tile.
+    pub(super) fn column_bytes(&self, tile: TileId, column: usize) -> Result<u64, DatasetError> {
+        self.of_shard(tile, |shard| shard.column_bytes(column))
+    }
+
     /// What is read of the shard that describes a tile.
     fn of_shard<T>(
         &self,
@@ -359,6 +364,29 @@ impl Dataset {
             return Err(DatasetError::Changed { name });
         }
         Ok(values?)
+    }
+
+    /// Fetches all of a shard with one request, which shows whether it is the one the manifest was written for. Its columns are
+    /// then read from memory.
+    ///
+    /// # Errors
+    /// When it cannot be fetched, or is another one.
+    pub(super) fn fetch_shard(&self, shard: usize) -> Result<(), DatasetError> {
+        let (Some(obs), Some(schema)) = (&self.manifest.obs, &self.schema) else {
+            panic!("a dataset without obs has no shards");
+        };
+        let path = shard_path(shard);
+        let object = self.store.open_whole(&path, obs.shard_bytes[shard])?;
+        let version = shard::version(&*object)?;
+        if lock(&self.verified_shards).get(&shard) == Some(&version) {
+            return Ok(());
+        }
+        shard::check_sha256(&*object, obs, shard).inspect_err(|_| self.store.forget(&path))?;
+        lock(&self.verified_shards).insert(shard, version);
+        let opened = ObsShard::open(object, &self.manifest, obs, shard, schema)?;
+        let slot = lock(&self.shards).get_or_insert(shard, Arc::default).clone();
+        *lock(&slot) = Some(Arc::new(OpenShard { shard: opened, version }));
+        Ok(())
     }
 
     /// Makes sure that the shard is the one the manifest was written for: once for each state of the file.

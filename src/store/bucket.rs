@@ -6,7 +6,9 @@
 //! (`If-Match`), so that bytes of two states are never mixed.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
+use std::hash::BuildHasher;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -31,6 +33,10 @@ use super::{Access, Attributes, Held, Object, Store, StoreError, Traffic, Versio
 
 /// Room for an answer is made at once up to this size.
 const MOST_PROMISED: u64 = 256 << 20;
+
+/// How long is waited before an answer that broke off is asked for again, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const MOST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a store is used.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +71,8 @@ struct Shared {
     opened: SystemTime,
     counters: Counters,
     cancelled: watch::Sender<bool>,
+    /// Set when it turns out that the server gives whole objects only.
+    has_no_ranges: AtomicBool,
     /// There until this is dropped.
     runtime: Option<Runtime>,
 }
@@ -121,6 +129,49 @@ struct Found {
     /// The store's own name of the state.
     e_tag: Option<String>,
     version: Version,
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// Asking again would not help, or was done already.
+    Refused(io::Error),
+    /// The answer was good as far as it came.
+    BrokenOff(io::Error),
+}
+
+impl Failure {
+    /// What happened in the middle of an answer.
+    fn midway(error: Error) -> Self {
+        let error = explain(error);
+        match error.kind() {
+            io::ErrorKind::StaleNetworkFileHandle | io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
+                Self::Refused(error)
+            }
+            _ => Self::BrokenOff(error),
+        }
+    }
+}
+
+/// How far a request came.
+#[derive(Default)]
+struct Progress {
+    /// Bytes of the answer that came.
+    arrived: AtomicU64,
+    /// How the last answer ended before its end.
+    broken_off: Mutex<Option<io::Error>>,
+}
+
+impl Progress {
+    /// The error of a request that took longer than it may.
+    fn time_is_up(&self, patience: Duration) -> io::Error {
+        let seconds = patience.as_secs_f32();
+        let reason = match (lock(&self.broken_off).take(), self.arrived.load(Ordering::Relaxed)) {
+            (Some(error), _) => format!("answers broke off again and again for {seconds} s: {error}"),
+            (None, 0) => format!("the store did not answer within {seconds} s"),
+            (None, arrived) => format!("the answer did not come to its end within {seconds} s; {arrived} bytes came"),
+        };
+        io::Error::new(io::ErrorKind::TimedOut, reason)
+    }
 }
 
 impl Found {
@@ -184,6 +235,7 @@ impl Bucket {
             opened: SystemTime::now(),
             counters: Counters::default(),
             cancelled: watch::Sender::new(false),
+            has_no_ranges: AtomicBool::new(false),
             runtime: Some(runtime),
         })))
     }
@@ -231,58 +283,84 @@ impl Shared {
     }
 
     fn ask(&self, path: &str, options: GetOptions, limit: u64) -> io::Result<(Bytes, ObjectMeta)> {
-        let wanted = options.range.clone();
-        let is_head = options.head;
-        let expected = |meta: &ObjectMeta| match &wanted {
-            _ if is_head => 0,
-            Some(GetRange::Bounded(range)) => range.end.min(meta.size).saturating_sub(range.start),
-            _ => meta.size,
-        };
-        let request = async {
-            let _permit = self.requests.acquire().await;
-            let result = self.store.get_opts(&self.path(path), options).await?;
-            let meta = result.meta.clone();
-            let size = expected(&meta);
-            if size > limit {
-                let reason = format!("{size} bytes, expected at most {limit}");
-                return Ok(Err(io::Error::new(io::ErrorKind::FileTooLarge, reason)));
-            }
-            // As much as really comes: nothing large is made room for because a server says that it will.
-            let mut bytes = BytesMut::with_capacity(size.min(MOST_PROMISED) as usize);
-            if !is_head {
-                let mut stream = result.into_stream();
-                while let Some(part) = stream.try_next().await? {
-                    bytes.extend_from_slice(&part);
-                    if bytes.len() as u64 > size {
-                        break;
-                    }
-                }
-            }
-            Ok::<_, Error>(Ok((bytes.freeze(), meta)))
-        };
         let patience = self.limits.patience;
+        let progress = Progress::default();
         let answer = self.runtime().block_on(async {
             let mut cancelled = self.cancelled.subscribe();
             let cancelled = cancelled.wait_for(|&is_so| is_so);
-            let answer = tokio::time::timeout(patience, request);
+            let answer = tokio::time::timeout(patience, self.insist(path, options, limit, &progress));
             match select(std::pin::pin!(cancelled), std::pin::pin!(answer)).await {
                 Either::Left(_) => None,
                 Either::Right((answer, _)) => Some(answer),
             }
         });
-        let (bytes, meta) = match answer.ok_or_else(cancelled)? {
-            Err(_) => {
-                let reason = format!("the store did not answer within {} s", patience.as_secs_f32());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+        answer
+            .ok_or_else(cancelled)?
+            .unwrap_or_else(|_| Err(progress.time_is_up(patience)))
+    }
+
+    /// Asks again when an answer breaks off that the store's library does not go on with, as it does where states have tags.
+    async fn insist(
+        &self,
+        path: &str,
+        options: GetOptions,
+        limit: u64,
+        progress: &Progress,
+    ) -> io::Result<(Bytes, ObjectMeta)> {
+        let _permit = self.requests.acquire().await;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.answer(path, options.clone(), limit, progress).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Refused(error)) => return Err(error),
+                Err(Failure::BrokenOff(error)) => *lock(&progress.broken_off) = Some(error),
             }
-            Ok(answer) => answer.map_err(explain)??,
-        };
-        let expected = expected(&meta);
-        if bytes.len() as u64 != expected {
-            let reason = format!("the store sent {} bytes, expected {expected}", bytes.len());
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+            // Not all who lost a server at once come back at once.
+            let part = RandomState::new().hash_one(path) as u32;
+            tokio::time::sleep(pause.mul_f64(0.5 + f64::from(part) / f64::from(u32::MAX))).await;
+            pause = (2 * pause).min(MOST_PAUSE);
         }
-        Ok((bytes, meta))
+    }
+
+    async fn answer(
+        &self,
+        path: &str,
+        options: GetOptions,
+        limit: u64,
+        progress: &Progress,
+    ) -> Result<(Bytes, ObjectMeta), Failure> {
+        let (is_head, wanted) = (options.head, options.range.clone());
+        let asked = self.store.get_opts(&self.path(path), options).await;
+        let result = asked.map_err(|error| Failure::Refused(explain(error)))?;
+        let meta = result.meta.clone();
+        let size = match wanted {
+            _ if is_head => 0,
+            Some(GetRange::Bounded(range)) => range.end.min(meta.size).saturating_sub(range.start),
+            _ => meta.size,
+        };
+        if size > limit {
+            let reason = format!("{size} bytes, expected at most {limit}");
+            let error = io::Error::new(io::ErrorKind::FileTooLarge, reason);
+            return Err(Failure::Refused(error));
+        }
+        // As much as really comes: nothing large is made room for because a server says that it will.
+        let mut bytes = BytesMut::with_capacity(size.min(MOST_PROMISED) as usize);
+        if !is_head {
+            let mut stream = result.into_stream();
+            while let Some(part) = stream.try_next().await.map_err(Failure::midway)? {
+                bytes.extend_from_slice(&part);
+                progress.arrived.store(bytes.len() as u64, Ordering::Relaxed);
+                if bytes.len() as u64 > size {
+                    break;
+                }
+            }
+        }
+        if bytes.len() as u64 != size {
+            let reason = format!("the store sent {} bytes, expected {size}", bytes.len());
+            let error = io::Error::new(io::ErrorKind::UnexpectedEof, reason);
+            return Err(Failure::BrokenOff(error));
+        }
+        Ok((bytes.freeze(), meta))
     }
 
     /// What the store says of an object now.
@@ -410,6 +488,37 @@ impl Shared {
         Ok((bytes, found))
     }
 
+    /// As [`Self::obtain`]; where the server gives whole objects only, all of an object of at most `limit` bytes.
+    fn obtain_part(&self, key: &Key, part: Range<u64>, limit: u64) -> io::Result<(Bytes, Found)> {
+        let part = Key {
+            path: key.path.clone(),
+            part: Some(part),
+        };
+        let fetched = self.with_ranges(|| self.obtain(&part, limit));
+        fetched.unwrap_or_else(|| self.obtain(key, limit))
+    }
+
+    /// Sends a request for a part of an object; `None` when the server gives whole objects only.
+    fn with_ranges<T>(&self, request: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
+        if self.has_no_ranges.load(Ordering::Relaxed) {
+            return None;
+        }
+        let answer = request();
+        if !answer
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::Unsupported)
+        {
+            return Some(answer);
+        }
+        if !self.has_no_ranges.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "{}: the server has no range requests: what is needed in parts is fetched whole",
+                self.location
+            );
+        }
+        None
+    }
+
     /// An object from the disk, or fetched and put there, by one process at a time.
     fn fetch_once(&self, path: &str, entry: &Entry, limit: u64) -> io::Result<(Bytes, Found)> {
         if let Some(there) = self.on_disk(path, entry, limit)? {
@@ -525,14 +634,10 @@ impl Store for Bucket {
         if self.0.disk.is_some() || head >= limit {
             return self.open_whole(path, limit);
         }
-        let key = Key {
-            part: Some(0..head),
-            ..Key::whole(path)
-        };
-        let fetched = self.0.obtain(&key, head);
+        let fetched = self.0.obtain_part(&Key::whole(path), 0..head, limit);
         let (_, found) = fetched.map_err(|source| self.0.error(path, source))?;
         let object = Remote::new(&self.0, path, found, false);
-        lock(&object.parts).extend(key.part);
+        lock(&object.parts).push(0..head);
         Ok(object)
     }
 
@@ -655,12 +760,19 @@ impl Remote {
         if let Some((bytes, start)) = self.kept(&range) {
             return Ok(cut(&bytes, start));
         }
-        let options = GetOptions {
-            if_match: self.found.e_tag.clone(),
-            range: Some(GetRange::Bounded(range.clone())),
-            ..GetOptions::default()
+        let part = self.bucket.with_ranges(|| {
+            let options = GetOptions {
+                if_match: self.found.e_tag.clone(),
+                range: Some(GetRange::Bounded(range.clone())),
+                ..GetOptions::default()
+            };
+            self.bucket.request(&self.path, options, range.end - range.start)
+        });
+        let Some(part) = part else {
+            let (bytes, _) = self.bucket.obtain(&self.key(None), self.found.size)?;
+            return Ok(cut(&bytes, 0));
         };
-        let (bytes, meta) = self.bucket.request(&self.path, options, range.end - range.start)?;
+        let (bytes, meta) = part?;
         match Found::of(&meta).version == self.found.version {
             true => Ok(bytes),
             false => Err(changed()),
@@ -699,13 +811,17 @@ impl Object for Remote {
     }
 
     fn fetch(&self, range: &Range<u64>) -> io::Result<Held> {
-        let part = (*range != (0..self.found.size)).then(|| range.clone());
-        let (bytes, _) = self.bucket.obtain(&self.key(part.clone()), range.end - range.start)?;
-        if let Some(part) = part {
-            let mut parts = lock(&self.parts);
-            if !parts.contains(&part) {
-                parts.push(part);
-            }
+        let whole = self.key(None);
+        if *range == (0..self.found.size) {
+            return self
+                .bucket
+                .obtain(&whole, self.found.size)
+                .map(|(bytes, _)| Held(Some(bytes)));
+        }
+        let (bytes, _) = self.bucket.obtain_part(&whole, range.clone(), self.found.size)?;
+        let mut parts = lock(&self.parts);
+        if !parts.contains(range) {
+            parts.push(range.clone());
         }
         Ok(Held(Some(bytes)))
     }

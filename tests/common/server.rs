@@ -38,6 +38,8 @@ pub enum Fate {
     Redirect(&'static str),
     /// The whole object, with status 200 and without a tag, whatever part was asked for.
     Whole,
+    /// As that, of which half is sent.
+    HalfOfWhole,
     /// The whole object without its size, in chunks.
     Chunked,
     /// A good header, half of the body, and the end of the connection.
@@ -48,6 +50,13 @@ pub enum Fate {
     WrongBit,
     /// No answer at all.
     Silence,
+}
+
+impl Fate {
+    /// Whether it is that of a server without ranges, which have no tags either.
+    fn is_plain(self) -> bool {
+        matches!(self, Self::Whole | Self::HalfOfWhole | Self::Chunked)
+    }
 }
 
 type Content = Arc<[u8]>;
@@ -270,7 +279,7 @@ impl Shared {
             stream.write_all(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n")?;
             return Ok(true);
         }
-        let range = asked.range.filter(|_| !matches!(fate, Fate::Whole | Fate::Chunked));
+        let range = asked.range.filter(|_| !fate.is_plain());
         let (status, part) = match range {
             Some((first, end)) if first < end && end <= bytes.len() as u64 => (206, first as usize..end as usize),
             Some(_) => (416, 0..0),
@@ -282,8 +291,7 @@ impl Shared {
             Fate::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
             _ => format!("content-length: {}\r\n", part.len()),
         };
-        // Servers without ranges have no tags either.
-        if !matches!(fate, Fate::Whole | Fate::Chunked) {
+        if !fate.is_plain() {
             head += &format!("etag: {tag}\r\naccept-ranges: bytes\r\n");
         }
         if status == 206 {
@@ -305,7 +313,7 @@ impl Shared {
         }
         let mut damaged = Vec::new();
         match fate {
-            Fate::Truncate | Fate::Reset => {
+            Fate::Truncate | Fate::Reset | Fate::HalfOfWhole => {
                 stream.write_all(&body[..body.len() / 2])?;
                 if fate == Fate::Reset {
                     sockopt::set_socket_linger(&*stream, Some(Duration::ZERO))?;

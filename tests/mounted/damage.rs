@@ -14,9 +14,9 @@ in_every_mode!(
     a_damaged_tile_is_an_error_of_its_own_files_alone,
     a_damaged_shard_is_an_error_of_its_own_columns_alone,
     a_manifest_that_is_refused_leaves_no_mount,
-    a_missing_part_is_found_at_mounting;
+    a_missing_part_is_found_at_mounting,
+    a_missing_tile_is_an_error_until_it_is_back;
     on_folders:
-    a_missing_tile_is_an_error_until_it_is_back,
     one_changed_bit_of_a_shard_is_an_error_of_its_columns,
     a_file_that_is_no_file_is_an_error,
     a_tile_that_is_written_to_under_the_mount_is_an_error_until_it_is_verified_anew,

@@ -343,7 +343,7 @@ fn tiles_are_fetched_ahead_of_who_reads_on_and_of_nobody_else(io: Io) {
     let server = Server::new(dataset.path.parent().unwrap());
     let url = format!("{}/{}", server.url(), dataset.path.file_name().unwrap().display());
     let cache = Folder::new();
-    let options = ["--fetch-parallel", "3", "--cache-dir", cache.path().to_str().unwrap()];
+    let options = ["--fetch-parallel", "2", "--cache-dir", cache.path().to_str().unwrap()];
     let tiles = |asked: &[Asked]| {
         let mut tiles: Vec<String> = tiles_asked(asked).into_keys().map(str::to_owned).collect();
         tiles.sort();
@@ -376,11 +376,11 @@ fn tiles_are_fetched_ahead_of_who_reads_on_and_of_nobody_else(io: Io) {
     let mut two_megabytes = vec![0; 2 << 20];
     file.read_exact(&mut two_megabytes).unwrap();
     let mut asked = Vec::new();
-    wait_until("the next three tiles are fetched", || {
+    wait_until("the next four tiles are fetched", || {
         asked.extend(server.take_asked());
-        tiles(&asked).len() >= 4
+        tiles(&asked).len() >= 5
     });
-    assert_eq!(tiles(&asked), [tile(0), tile(1), tile(2), tile(3)]);
+    assert_eq!(tiles(&asked), [0, 1, 2, 3, 4].map(tile));
 }
 
 fn obs_is_fetched_once_on_a_machine(io: Io) {
@@ -503,6 +503,48 @@ fn ten_who_localize_columns_fetch_no_more_than_these_once() {
     let shards = [0, 1].map(|shard| remote.dataset.path.join(format!("obs/obs_{shard:04}.parquet")));
     let footers: u64 = shards.iter().map(|shard| footer_bytes(shard)).sum();
     assert_eq!(fetched, columns + footers);
+}
+
+#[test]
+fn all_columns_are_fetched_as_whole_shards_which_are_verified() {
+    let remote = Remote::new();
+    let localize = || {
+        let mut localize = dcfs();
+        localize.args(["obs", "localize", "--all", "--cache-dir"]);
+        localize.arg(remote.cache.path()).arg(remote.url());
+        localize
+    };
+    remote.server.judge(|asked| match asked.range {
+        None if asked.path.ends_with("obs_0001.parquet") => Fate::WrongBit,
+        _ => Fate::Answer,
+    });
+    let wrong = failed_with(&localize().output().unwrap(), 1);
+    assert!(
+        wrong.contains("obs_0001.parquet") && wrong.contains("SHA-256"),
+        "{wrong}"
+    );
+    let copies = files_below(remote.cache.path());
+    assert!(
+        !copies
+            .iter()
+            .any(|file| file.extension().is_some_and(|arrow| arrow == "arrow"))
+    );
+
+    remote.server.judge(|_| Fate::Answer);
+    remote.server.take_asked();
+    run(&mut localize());
+    let asked = remote.server.take_asked();
+    let whole = asked
+        .iter()
+        .filter(|asked| asked.path.ends_with(".parquet") && asked.method == "GET" && asked.range.is_none());
+    assert_eq!(whole.count(), 2, "{asked:?}");
+    let parts: u64 = asked
+        .iter()
+        .filter_map(|asked| asked.range)
+        .map(|(start, end)| end - start)
+        .sum();
+    let footer = footer_bytes(&remote.dataset.path.join("obs/obs_0000.parquet"));
+    assert!(parts <= footer, "{asked:?}");
 }
 
 fn try_info(url: &str, options: &[&str]) -> Output {

@@ -41,6 +41,8 @@ pub use column::{CachedColumn, Disagreement};
 const COLUMNS_AT_ONCE: usize = 64;
 /// Tiles whose values are held while they wait to be written, for each thread.
 const TILES_AHEAD: usize = 4;
+/// Columns are most of obs when they take at least one part in so many of it.
+const MOST: u64 = 2;
 /// How often a lock is tried that somebody else holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// What names of files begin with that are being written.
@@ -214,6 +216,7 @@ impl ObsCache {
         let _lock = lock(&folder.join(".lock"), open_to_all, work)?;
         remove_leftovers(&columns_folder)?;
         let missing = self.missing(dataset, columns)?;
+        let whole_shards = are_most_of_obs(dataset, &missing)?;
         for columns in missing.chunks(COLUMNS_AT_ONCE) {
             let files = columns
                 .iter()
@@ -221,7 +224,7 @@ impl ObsCache {
                     NewColumn::create(self.path(obs, &schema[column])?, column, &schema[column], open_to_all)
                 })
                 .collect::<Result<Vec<_>, _>>()?;
-            fill(dataset, files, work)?;
+            fill(dataset, files, whole_shards, work)?;
         }
         Ok(missing.len())
     }
@@ -297,13 +300,37 @@ fn remove_leftovers(folder: &Path) -> Result<(), CacheError> {
     Ok(())
 }
 
+/// Whether columns are so much of obs that whole shards are better fetched: with one request each, and their SHA-256 tells whether
+/// they are right. The first shard stands for all.
+fn are_most_of_obs(dataset: &Dataset, columns: &[usize]) -> Result<bool, CacheError> {
+    let (obs, _) = obs_of(dataset)?;
+    let Some(&bytes) = obs.shard_bytes.first() else {
+        return Ok(false);
+    };
+    let largest = obs.shard_bytes.iter().max().copied().unwrap_or(0);
+    if !dataset.store().is_remote() || columns.is_empty() || largest > dataset.store().room() / 2 {
+        return Ok(false);
+    }
+    let mut wanted = 0;
+    for &column in columns {
+        wanted += dataset.column_bytes(0, column)?;
+    }
+    Ok(wanted >= bytes / MOST)
+}
+
 /// Reads the columns of all tiles, several tiles at once, and writes them in order.
-fn fill(dataset: &Dataset, mut files: Vec<NewColumn>, work: Work) -> Result<(), CacheError> {
+fn fill(dataset: &Dataset, mut files: Vec<NewColumn>, whole_shards: bool, work: Work) -> Result<(), CacheError> {
+    let per_shard = obs_of(dataset)?.0.tiles_per_file as usize;
     let columns: Vec<usize> = files.iter().map(|file| file.column).collect();
     let n_tiles = dataset.manifest().n_tiles();
     let window = TILES_AHEAD * work.threads.get();
     for first in (0..n_tiles).step_by(window) {
         let tiles = first..n_tiles.min(first + window);
+        if whole_shards {
+            for shard in tiles.start / per_shard..tiles.end.div_ceil(per_shard) {
+                dataset.fetch_shard(shard)?;
+            }
+        }
         let wanted: Vec<(TileId, usize)> = tiles
             .flat_map(|tile| columns.iter().map(move |&column| (tile, column)))
             .collect();
