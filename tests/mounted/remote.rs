@@ -125,6 +125,7 @@ fn tiles_asked(asked: &[Asked]) -> HashMap<&str, usize> {
 fn a_tile_is_fetched_with_one_request(io: Io) {
     let remote = Remote::new();
     let mount = remote.mount(io, &[]);
+    let before = (mount.stat("/store/requests"), mount.stat("/store/bytes"));
     for tile in 0..remote.dataset.tiles {
         for array in ["indptr.i64", "indices.i32", "data.i32"] {
             fs::read(mount.join(format!("tile_{tile:06}/{array}"))).unwrap();
@@ -133,6 +134,11 @@ fn a_tile_is_fetched_with_one_request(io: Io) {
     let asked = remote.server.take_asked();
     let tiles = tiles_asked(&asked);
     assert_eq!(tiles.len(), remote.dataset.tiles);
+    let sizes = (0..remote.dataset.tiles).map(|tile| fs::metadata(remote.tile(tile)).unwrap().len());
+    let counted = |name: &str| mount.stat(&format!("/store/{name}"));
+    assert_eq!(counted("requests") - before.0, asked.len() as u64);
+    assert_eq!(counted("bytes") - before.1, sizes.sum::<u64>());
+    assert_eq!(counted("failures"), 0);
     assert!(tiles.values().all(|&requests| requests == 1), "{tiles:?}");
     assert!(
         asked.iter().all(|asked| asked.path.ends_with(".dct")),
