@@ -13,7 +13,9 @@ mod credentials;
 mod directory;
 mod disk_cache;
 mod explain;
+mod kept;
 mod location;
+mod requests;
 pub(crate) mod trust;
 
 use std::io;
