@@ -51,6 +51,8 @@ struct Manner {
     /// Whether the file is made of all tiles.
     spans_tiles: bool,
     needed: Needed,
+    /// Whether whoever makes pieces now may wait for a server.
+    may_wait: bool,
 }
 
 /// What [`Engine::resolve`] found.
@@ -63,6 +65,11 @@ enum Resolved {
     Later,
     /// They can be made once this is fetched.
     Fetch(TileId, TilePart),
+}
+
+/// Whether making it means reading from the store as it goes.
+fn waits(extent: &Extent) -> bool {
+    matches!(extent, Extent::Rows { .. } | Extent::Stored { .. })
 }
 
 /// What [`Engine::open_for`] found.
@@ -102,7 +109,11 @@ impl Engine {
             missing,
             parts: Vec::new(),
             done: Box::new(done),
-            manner: Manner { spans_tiles, needed },
+            manner: Manner {
+                spans_tiles,
+                needed,
+                may_wait: !self.is_remote(),
+            },
             fetched: None,
         };
         self.gather(gather, false);
@@ -127,12 +138,14 @@ impl Engine {
                     return;
                 }
                 Ok(Resolved::Later) => {
-                    let waits = matches!(extent, Extent::Rows { .. } | Extent::Stored { .. });
+                    let waits = waits(&extent);
                     gather.missing.push(extent);
                     self.share(&gather);
-                    match waits {
-                        true => self.spawn_patient(move |engine| engine.gather(gather, true)),
-                        false => self.spawn(move |engine| engine.gather(gather, true)),
+                    if waits {
+                        gather.manner.may_wait = true;
+                        self.spawn_patient(move |engine| engine.gather(gather, true));
+                    } else {
+                        self.spawn(move |engine| engine.gather(gather, true));
                     }
                     return;
                 }
@@ -141,6 +154,7 @@ impl Engine {
                     self.fetch(tile, part, move |engine, fetched| match fetched {
                         Ok(fetched) => {
                             gather.fetched = Some(fetched);
+                            gather.manner.may_wait = false;
                             engine.gather(gather, true);
                         }
                         Err(error) => {
@@ -165,8 +179,11 @@ impl Engine {
         };
         let later = gather.missing.iter().rev().skip(1).filter(made);
         let later: Arc<[Extent]> = later.cloned().collect();
-        let rows_wait = later.iter().any(|extent| matches!(extent, Extent::Rows { .. }));
-        let manner = gather.manner;
+        let wait = later.iter().any(waits);
+        let manner = Manner {
+            may_wait: wait || !self.is_remote(),
+            ..gather.manner
+        };
         let next = Arc::new(AtomicUsize::new(0));
         for _ in 1..self.threads.min(later.len() + 1) {
             let (later, next) = (later.clone(), next.clone());
@@ -175,7 +192,7 @@ impl Engine {
                     engine.make(extent.clone(), manner, None);
                 }
             };
-            match rows_wait {
+            match wait {
                 true => self.spawn_patient(work),
                 false => self.spawn(work),
             }
@@ -188,6 +205,10 @@ impl Engine {
             match self.resolve(&extent, true, manner, fetched) {
                 Ok(Resolved::Part(_, Some(rest))) => extent = rest,
                 Ok(Resolved::Fetch(tile, part)) => {
+                    let manner = Manner {
+                        may_wait: false,
+                        ..manner
+                    };
                     return self.fetch(tile, part, move |engine, fetched| {
                         if let Ok(fetched) = fetched {
                             engine.make(extent, manner, Some(&fetched));
@@ -201,6 +222,7 @@ impl Engine {
 
     /// Goes on with a read that waited for `block`.
     fn take(self: Arc<Self>, mut gather: Gather, block: Arc<Block>) {
+        gather.manner.may_wait = !self.is_remote();
         let Some(extent) = gather.missing.pop() else {
             return gather.finish();
         };
@@ -223,7 +245,7 @@ impl Engine {
     ) -> Result<Resolved, ReadError> {
         match extent {
             Extent::Literal(bytes, range) => Ok(Resolved::Part(Part::Literal(bytes.clone(), range.clone()), None)),
-            Extent::Stored { file, bytes } if may_work => {
+            Extent::Stored { file, bytes } if may_work && manner.may_wait => {
                 let part = self.read_stored(*file, bytes.clone())?;
                 Ok(Resolved::Part(Part::Owned(part), None))
             }
@@ -255,7 +277,7 @@ impl Engine {
                 }
             }
             Extent::Rows { tile, rows, .. } => {
-                let found = self.rows_block(*tile, rows.kept(), may_work)?;
+                let found = self.rows_block(*tile, rows.kept(), may_work && manner.may_wait)?;
                 self.resolved(extent, found)
             }
         }

@@ -77,6 +77,15 @@ struct Ahead {
     next: u64,
 }
 
+impl Ahead {
+    fn nothing_until(next: u64) -> Self {
+        Self {
+            decoded: Vec::new(),
+            next,
+        }
+    }
+}
+
 /// What a read says of its reader.
 #[derive(Debug)]
 struct Noted {
@@ -216,11 +225,10 @@ impl Engine {
         let first = manifest.tile_of_nonzero(place / array.width());
         let ahead = match first.map(|tile| (tile, self.reach(tile))) {
             Some((tile, Ok(None))) => {
-                // What goes wrong is told to whoever reads it.
-                self.fetch(tile, Part::Whole, move |engine, fetched| {
-                    if fetched.is_ok() {
-                        engine.look_ahead(reader, array, place);
-                    }
+                // What goes wrong is told to whoever reads it, who may try again.
+                self.fetch(tile, Part::Whole, move |engine, fetched| match fetched {
+                    Ok(_) => engine.look_ahead(reader, array, place),
+                    Err(_) => drop(engine.readers.decoded(reader, Ahead::nothing_until(place + AHEAD / 4))),
                 });
                 return self.fetch_ahead(tile);
             }
@@ -228,10 +236,7 @@ impl Engine {
                 self.fetch_ahead(tile);
                 self.decode_ahead(array, place, tile)
             }
-            Some((_, Err(_))) | None => Ahead {
-                decoded: Vec::new(),
-                next: u64::MAX,
-            },
+            Some((_, Err(_))) | None => Ahead::nothing_until(u64::MAX),
         };
         let behind = self.readers.decoded(reader, ahead);
         self.cache.discard(behind);
@@ -242,16 +247,17 @@ impl Engine {
         let (manifest, width) = (self.view.dataset().manifest(), array.width());
         let most = self.cache.limit() / SHARE;
         let (mut chunks, mut bytes) = (0, 0);
-        let mut ahead = Ahead {
-            decoded: Vec::new(),
-            next: u64::MAX,
-        };
+        let mut ahead = Ahead::nothing_until(u64::MAX);
         for id in first..manifest.n_tiles() {
             if manifest.tile_nnz[id] == 0 {
                 continue;
             }
             // What is on its way, or wrong, ends it.
-            let Ok(Some(fetched)) = self.reach(id) else { break };
+            let Ok(Some(fetched)) = self.reach(id) else {
+                // There is more to do when it is here.
+                ahead.next = ahead.next.min(place + AHEAD / 4);
+                break;
+            };
             let start = manifest.nnz_before(id) * width;
             for chunk in &fetched.tile.layout().chunks {
                 let end = start + chunk.nonzeros.end * width;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use lru::LruCache;
@@ -15,9 +15,15 @@ pub(super) struct Kept<S> {
 }
 
 struct Contents<S> {
-    objects: LruCache<Key, Slot<S>>,
-    /// Of all that are here.
+    objects: LruCache<Key, Entry<S>>,
+    /// Of all that are counted.
     bytes: u64,
+}
+
+struct Entry<S> {
+    slot: Arc<Slot<S>>,
+    /// Bytes that it was counted with, once it was fetched.
+    counted: u64,
 }
 
 /// An object, or a part of it.
@@ -28,15 +34,24 @@ pub(super) struct Key {
     pub part: Option<Range<u64>>,
 }
 
-/// What is here, or is being fetched by whoever holds the lock.
-type Slot<S> = Arc<Mutex<Fetch<S>>>;
+/// A place for what is fetched once.
+struct Slot<S> {
+    here: OnceLock<(Bytes, S)>,
+    /// Locked by whoever fetches it. Those who waited are told why that failed; those who come later try again.
+    failed: Mutex<Option<(io::ErrorKind, String)>>,
+}
 
-enum Fetch<S> {
-    /// Whoever gets the lock first fetches it.
-    Wanted,
-    Here(Bytes, S),
-    /// Those who waited are told the same; those who come later try again.
-    Failed(io::ErrorKind, String),
+impl<S> Default for Entry<S> {
+    fn default() -> Self {
+        let slot = Slot {
+            here: OnceLock::new(),
+            failed: Mutex::default(),
+        };
+        Self {
+            slot: Arc::new(slot),
+            counted: 0,
+        }
+    }
 }
 
 impl<S: Clone> Kept<S> {
@@ -64,30 +79,39 @@ impl<S: Clone> Kept<S> {
     /// # Errors
     /// Those of `fetch`.
     pub(super) fn obtain(&self, key: &Key, fetch: impl FnOnce() -> io::Result<(Bytes, S)>) -> io::Result<(Bytes, S)> {
-        let wanted = || Arc::new(Mutex::new(Fetch::Wanted));
-        let slot = lock(&self.contents).objects.get_or_insert(key.clone(), wanted).clone();
-        let mut state = lock(&slot);
-        match &*state {
-            Fetch::Wanted => {}
-            Fetch::Here(bytes, of) => return Ok((bytes.clone(), of.clone())),
-            Fetch::Failed(kind, reason) => return Err(io::Error::new(*kind, reason.clone())),
+        let slot = lock(&self.contents)
+            .objects
+            .get_or_insert(key.clone(), Entry::default)
+            .slot
+            .clone();
+        if let Some(here) = slot.here.get() {
+            return Ok(here.clone());
+        }
+        let mut failed = lock(&slot.failed);
+        if let Some(here) = slot.here.get() {
+            return Ok(here.clone());
+        }
+        if let Some((kind, reason)) = &*failed {
+            return Err(io::Error::new(*kind, reason.clone()));
         }
         let fetched = fetch();
-        *state = match &fetched {
-            Ok((bytes, of)) => Fetch::Here(bytes.clone(), of.clone()),
-            Err(error) => Fetch::Failed(error.kind(), error.to_string()),
-        };
-        // Nobody counts what is locked. It may have been forgotten meanwhile.
         let mut contents = lock(&self.contents);
-        if contents
+        // It may have been forgotten meanwhile.
+        let entry = contents
             .objects
-            .peek(key)
-            .is_some_and(|there| Arc::ptr_eq(there, &slot))
-        {
-            match &fetched {
-                Ok((bytes, _)) => contents.bytes += bytes.len() as u64,
-                Err(_) => drop(contents.objects.pop(key)),
+            .peek_mut(key)
+            .filter(|entry| Arc::ptr_eq(&entry.slot, &slot));
+        match (&fetched, entry) {
+            (Ok((bytes, _)), Some(entry)) => {
+                entry.counted = bytes.len() as u64;
+                contents.bytes += bytes.len() as u64;
             }
+            (Err(_), Some(_)) => drop(contents.objects.pop(key)),
+            (_, None) => {}
+        }
+        match &fetched {
+            Ok(here) => drop(slot.here.set(here.clone())),
+            Err(error) => *failed = Some((error.kind(), error.to_string())),
         }
         contents.shrink_to(self.limit);
         fetched
@@ -95,12 +119,9 @@ impl<S: Clone> Kept<S> {
 
     /// What is here.
     pub(super) fn get(&self, key: &Key) -> Option<Bytes> {
-        let slot = lock(&self.contents).objects.get(key)?.clone();
-        // Whoever has it locked is fetching it.
-        match &*slot.try_lock().ok()? {
-            Fetch::Here(bytes, _) => Some(bytes.clone()),
-            _ => None,
-        }
+        let mut contents = lock(&self.contents);
+        let (bytes, _) = contents.objects.get(key)?.slot.here.get()?;
+        Some(bytes.clone())
     }
 
     /// Forgets an object and its parts.
@@ -109,32 +130,23 @@ impl<S: Clone> Kept<S> {
         let keys = contents.objects.iter().map(|(key, _)| key);
         let keys: Vec<Key> = keys.filter(|key| &*key.path == path).cloned().collect();
         for key in keys {
-            // One that is being fetched is not counted.
-            let slot = contents.objects.pop(&key);
-            let size = slot.and_then(|slot| size_if(&slot, |_| true));
-            contents.bytes -= size.unwrap_or(0);
+            let counted = contents.objects.pop(&key).map_or(0, |entry| entry.counted);
+            contents.bytes -= counted;
         }
     }
 }
 
 impl<S> Contents<S> {
     fn shrink_to(&mut self, limit: u64) {
+        let is_idle = |entry: &Entry<S>| entry.slot.here.get().is_some_and(|(bytes, _)| bytes.is_unique());
         while self.bytes > limit {
-            let idle = |(key, slot): (&Key, &Slot<S>)| Some((key.clone(), size_if(slot, Bytes::is_unique)?));
-            let Some((oldest, size)) = self.objects.iter().rev().find_map(idle) else {
+            let mut idle = self.objects.iter().rev().filter(|(_, entry)| is_idle(entry));
+            let Some(oldest) = idle.next().map(|(key, _)| key.clone()) else {
                 break;
             };
-            self.objects.pop(&oldest);
-            self.bytes -= size;
+            let counted = self.objects.pop(&oldest).map_or(0, |entry| entry.counted);
+            self.bytes -= counted;
         }
-    }
-}
-
-/// Bytes of what is here and of which `is_so` holds.
-fn size_if<S>(slot: &Slot<S>, is_so: impl FnOnce(&Bytes) -> bool) -> Option<u64> {
-    match &*slot.try_lock().ok()? {
-        Fetch::Here(bytes, _) if is_so(bytes) => Some(bytes.len() as u64),
-        _ => None,
     }
 }
 
@@ -184,12 +196,12 @@ mod tests {
             let fetch = || {
                 fetches.fetch_add(1, Ordering::Relaxed);
                 // Until the others wait for it.
-                while lock(&kept.contents)
-                    .objects
-                    .peek(&key("a"))
-                    .map_or(0, Arc::strong_count)
-                    < 5
-                {
+                let waiting = || {
+                    let contents = lock(&kept.contents);
+                    let entry = contents.objects.peek(&key("a"));
+                    entry.map_or(0, |entry| Arc::strong_count(&entry.slot))
+                };
+                while waiting() < 5 {
                     thread::yield_now();
                 }
                 match fails {
@@ -211,6 +223,17 @@ mod tests {
             // Those who come later try again.
             assert_eq!(kept.obtain(&key("a"), || bytes(10)).unwrap().0.len(), 10);
         }
+    }
+
+    #[test]
+    fn what_is_here_is_found_by_everybody_at_any_time() {
+        let kept = Kept::new(100);
+        kept.obtain(&key("a"), || bytes(10)).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| assert!(kept.get(&key("a")).is_some())));
+            }
+        });
     }
 
     #[test]
