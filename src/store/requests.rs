@@ -56,13 +56,12 @@ enum Failure {
 }
 
 impl Failure {
-    /// What happened in the middle of an answer.
+    /// What happened in the middle of an answer. What the store refuses then it refuses again when it is asked anew, unless that comes
+    /// with new credentials.
     fn midway(error: Error) -> Self {
         let error = explain(error);
         match error.kind() {
-            io::ErrorKind::StaleNetworkFileHandle | io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
-                Self::Refused(error)
-            }
+            io::ErrorKind::StaleNetworkFileHandle => Self::Refused(error),
             _ => Self::BrokenOff(error),
         }
     }
