@@ -1,5 +1,7 @@
 //! What can be wrong with a dataset, with the name of the file it is wrong in.
 
+use std::io::{self, ErrorKind};
+
 use thiserror::Error;
 
 use super::{ShardError, ShardFault, TableFault};
@@ -50,33 +52,52 @@ pub enum DatasetError {
 impl DatasetError {
     /// Whether an object is not the one that it was.
     pub fn is_stale(&self) -> bool {
-        match self {
-            Self::Changed { .. } => true,
-            Self::Store(error) => error.source.kind() == std::io::ErrorKind::StaleNetworkFileHandle,
-            _ => false,
-        }
+        let is_changed = matches!(self, Self::Changed { .. });
+        is_changed
+            || self
+                .system()
+                .is_some_and(|error| error.kind() == ErrorKind::StaleNetworkFileHandle)
     }
 
     /// Whether the place that the dataset is in does not answer.
     pub fn is_unreachable(&self) -> bool {
-        use std::io::ErrorKind;
-        let source = match self {
-            Self::Store(error) => &error.source,
-            Self::Shard(error) => match &*error.fault {
-                ShardFault::Io(source) => source,
-                _ => return false,
-            },
-            _ => return false,
+        self.system().is_some_and(|error| {
+            matches!(
+                error.kind(),
+                ErrorKind::TimedOut
+                    | ErrorKind::ConnectionRefused
+                    | ErrorKind::ConnectionReset
+                    | ErrorKind::ConnectionAborted
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+                    | ErrorKind::ResourceBusy
+            )
+        })
+    }
+
+    /// The same once more, of an error that says that a store does not answer.
+    pub(super) fn again(&self) -> Option<Self> {
+        let name = match self {
+            Self::Store(error) => &error.name,
+            Self::Shard(error) => &error.name,
+            _ => return None,
         };
-        matches!(
-            source.kind(),
-            ErrorKind::TimedOut
-                | ErrorKind::ConnectionRefused
-                | ErrorKind::ConnectionReset
-                | ErrorKind::ConnectionAborted
-                | ErrorKind::HostUnreachable
-                | ErrorKind::NetworkUnreachable
-        )
+        let source = self.system().filter(|_| self.is_unreachable())?;
+        let source = io::Error::new(source.kind(), source.to_string());
+        let name = name.clone();
+        Some(StoreError { name, source }.into())
+    }
+
+    /// What the store said when it could not open or read something.
+    fn system(&self) -> Option<&io::Error> {
+        match self {
+            Self::Store(error) => Some(&error.source),
+            Self::Shard(error) => match &*error.fault {
+                ShardFault::Io(source) => Some(source),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// A short name for counters.

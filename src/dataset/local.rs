@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
@@ -13,6 +13,10 @@ use crate::format::TileId;
 
 /// A reader that waits for longer is better served from the dataset.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a lock is tried that somebody else holds.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// For so long a store that did not answer is not asked again for another column.
+const A_MOMENT: Duration = Duration::from_secs(1);
 /// When others hold the lock, or the dataset could not be read, that is tried again, but not for every tile.
 const PAUSE: Duration = Duration::from_secs(30);
 
@@ -20,6 +24,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 pub(super) struct LocalColumns {
     cache: ObsCache,
     opened: Mutex<HashMap<usize, Slot>>,
+    /// Locked while a column is added, with the last time that the store did not answer, and what was said then.
+    adding: Mutex<Option<(Instant, DatasetError)>>,
 }
 
 /// Whoever opens a column holds its lock.
@@ -42,6 +48,7 @@ impl LocalColumns {
         Self {
             cache,
             opened: Mutex::default(),
+            adding: Mutex::default(),
         }
     }
 
@@ -78,6 +85,19 @@ impl LocalColumns {
         })
     }
 
+    /// Waits until nobody of this process adds a column, but not for long.
+    fn lock_adding(&self) -> Option<MutexGuard<'_, Option<(Instant, DatasetError)>>> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.adding.try_lock() {
+                Ok(guard) => return Some(guard),
+                Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            }
+        }
+    }
+
     fn open(&self, dataset: &Dataset, column: usize) -> Result<State, DatasetError> {
         let work = Work {
             threads: Work::threads_for(dataset),
@@ -85,11 +105,31 @@ impl LocalColumns {
             stop: &AtomicBool::new(false),
             patience: PATIENCE,
         };
-        let open = || -> Result<Option<CachedColumn>, CacheError> {
+        // Most of the time it is there.
+        let there = || self.cache.column(dataset, column);
+        let add = || -> Result<Option<CachedColumn>, CacheError> {
+            if let Some(column) = there()? {
+                return Ok(Some(column));
+            }
             self.cache.localize(dataset, &[column], work)?;
-            self.cache.column(dataset, column)
+            there()
         };
-        Ok(match open() {
+        let Some(mut unanswered) = self.lock_adding() else {
+            return Ok(State::Later(Instant::now() + PATIENCE));
+        };
+        // Others who waited need not wait again for the same.
+        if let Some((when, error)) = &*unanswered
+            && when.elapsed() < A_MOMENT
+            && let Some(error) = error.again()
+        {
+            return Err(error);
+        }
+        let added = add();
+        if let Err(CacheError::Dataset(error)) = &added {
+            *unanswered = error.again().map(|error| (Instant::now(), error));
+        }
+        drop(unanswered);
+        Ok(match added {
             Ok(Some(column)) => State::Here(Arc::new(column)),
             Ok(None) => State::Useless,
             Err(CacheError::Dataset(error)) if error.is_unreachable() => return Err(error),

@@ -176,7 +176,14 @@ impl Dataset {
     }
 
     fn open_tile(&self, object: Arc<dyn Object>, id: TileId) -> Result<Arc<Tile>, DatasetError> {
-        let tile = Arc::new(Tile::open(object, self.manifest.tile(id))?);
+        let spec = self.manifest.tile(id);
+        let opened = Tile::open(object, spec).inspect_err(|error| {
+            // Fetched anew, it may be right.
+            if matches!(error, DatasetError::Tile { .. }) {
+                self.store.forget(&spec.path());
+            }
+        });
+        let tile = Arc::new(opened?);
         match lock(&self.shown).get(&id) {
             Some(&(Some(version), _)) if version == tile.version() => tile.trust(),
             // Another file with the same content, a copy put back for example, is as good once it is verified.
@@ -210,8 +217,7 @@ impl Dataset {
                 Ok(())
             }
             Err(error) => {
-                self.forget(id);
-                self.store.forget(&tile.layout().spec.path());
+                self.distrust(id);
                 Err(error)
             }
         }
@@ -405,6 +411,12 @@ impl Dataset {
         }
         lock(&self.verified_shards).insert(shard, version);
         Ok(version)
+    }
+
+    /// Closes tile `id`, whose bytes are wrong: none that were fetched are kept.
+    pub fn distrust(&self, id: TileId) {
+        self.forget(id);
+        self.store.forget(&self.manifest.tile(id).path());
     }
 
     /// Closes tile `id`, so that the next use looks at the file again.

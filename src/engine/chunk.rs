@@ -43,33 +43,50 @@ impl Engine {
         may_work: bool,
         needed: Needed,
     ) -> Result<Found, ReadError> {
-        let key = Key::Chunk {
-            tile: tile.layout().spec.id,
-            array,
-            chunk,
+        let id = tile.layout().spec.id;
+        let key = Key::Chunk { tile: id, array, chunk };
+        let unverified = Key::Unverified { tile: id, array, chunk };
+        let takes_parts = needed == Needed::FewCells && !tile.is_verified();
+        let join = || {
+            let part = || takes_parts.then(|| self.cache.join(unverified)).flatten();
+            self.cache.join(key).or_else(part)
         };
         if !may_work {
-            return Ok(self.cache.join(key).into());
+            return Ok(join().into());
         }
-        let in_reach = || tile.hold(Part::Whole).or_else(|| tile.hold(Part::Chunk(chunk)));
-        // It stays there while this decodes.
-        let Some(_held) = in_reach() else {
-            return Ok(match self.cache.join(key) {
-                Some(joined) => Some(joined).into(),
-                None => Found::Fetch(self.part_for_chunk(tile, chunk, needed)),
-            });
+        // What is held stays there while this decodes.
+        let (whole, part) = match tile.hold(Part::Whole) {
+            Some(whole) => (Some(whole), None),
+            None => (None, tile.hold(Part::Chunk(chunk)).filter(|_| takes_parts)),
         };
-        match self.cache.lookup(key) {
+        let lookup = match (&whole, &part) {
+            (Some(_), _) => self.cache.lookup(key),
+            (None, Some(_)) => match self.cache.join(key) {
+                Some(joined) => return Ok(Some(joined).into()),
+                None => self.cache.lookup(unverified),
+            },
+            (None, None) => {
+                return Ok(match join() {
+                    Some(joined) => Some(joined).into(),
+                    None => Found::Fetch(self.part_for_chunk(tile, chunk, needed)),
+                });
+            }
+        };
+        match lookup {
             Lookup::Hit(block) => Ok(Found::Block(block)),
             Lookup::Busy(pending) => Ok(Found::Busy(pending)),
             Lookup::Missing(ticket) => {
                 self.prepare_memory(tile, chunk);
-                self.decode_chunk(tile, array, chunk, ticket).map(Found::Block)
+                let made = match whole {
+                    Some(_) => self.decode_chunk(tile, array, chunk, ticket),
+                    None => self.decode_unverified(tile, array, chunk, ticket),
+                };
+                made.map(Found::Block)
             }
         }
     }
 
-    /// Decodes a chunk that is in reach. Of a tile that is not as a whole, its checksum stays unknown for now.
+    /// Decodes a chunk of a tile that is in reach.
     pub(super) fn decode_chunk(
         self: &Arc<Self>,
         tile: &Arc<Tile>,
@@ -77,32 +94,38 @@ impl Engine {
         chunk: usize,
         ticket: Ticket<Key>,
     ) -> Result<Arc<Block>, ReadError> {
-        let whole = tile.hold(Part::Whole);
-        if whole.is_some() {
-            self.share_verification(tile);
-        }
+        self.share_verification(tile);
+        let block = self
+            .decode(tile, array, chunk, &ticket)
+            .and_then(|block| self.view.dataset().verify(tile).map(|()| block));
+        self.settle(tile, ticket, block)
+    }
+
+    /// Decodes a chunk that is in reach, of a tile that is not: its checksum stays unknown for now.
+    fn decode_unverified(
+        &self,
+        tile: &Tile,
+        array: Array,
+        chunk: usize,
+        ticket: Ticket<Key>,
+    ) -> Result<Arc<Block>, ReadError> {
+        let block = self.decode(tile, array, chunk, &ticket);
+        self.view.dataset().show_unverified(tile);
+        self.settle(tile, ticket, block)
+    }
+
+    fn decode(&self, tile: &Tile, array: Array, chunk: usize, ticket: &Ticket<Key>) -> Result<Block, DatasetError> {
         let bytes = tile.layout().chunks[chunk].nnz() * 4;
         // Without room it is made all the same, for those who wait for it now.
         let reservation = ticket.reserve(bytes);
-        let dataset = self.view.dataset();
-        let decode = || {
-            let out_of_memory = |source| StoreError {
-                name: tile.name(),
-                source,
-            };
-            let mut buffer = Buffer::new(bytes as usize, &self.spares).map_err(out_of_memory)?;
-            decode_into(tile, array, chunk, buffer.bytes())?;
-            match whole {
-                Some(_) => dataset.verify(tile)?,
-                None => dataset.show_unverified(tile),
-            }
-            Ok(Block::from_buffer(buffer, reservation))
+        let out_of_memory = |source| StoreError {
+            name: tile.name(),
+            source,
         };
-        let block = decode();
-        if block.is_ok() {
-            self.stats.count_chunk(bytes);
-        }
-        self.settle(tile, ticket, block)
+        let mut buffer = Buffer::new(bytes as usize, &self.spares).map_err(out_of_memory)?;
+        decode_into(tile, array, chunk, buffer.bytes())?;
+        self.stats.count_chunk(bytes);
+        Ok(Block::from_buffer(buffer, reservation))
     }
 
     /// Hands in what became of a block of `tile`.
@@ -120,20 +143,23 @@ impl Engine {
         Ok(ticket.finish(block)?)
     }
 
-    /// Has the next reader of a tile look at the file again, and forgets what was decoded before the tile turned out to be
-    /// wrong.
+    /// Has the next reader of a tile look at the file again, and forgets what was made of it if it is wrong.
     pub(super) fn give_up(&self, tile: &Tile, error: &DatasetError) {
         let id = tile.layout().spec.id;
-        self.view.dataset().forget(id);
-        if tile.is_verified() {
-            return;
+        if !matches!(error, DatasetError::Tile { .. }) {
+            return self.view.dataset().forget(id);
         }
-        if matches!(error, DatasetError::Tile { .. }) {
-            self.fetching.distrust(id);
-        }
+        self.view.dataset().distrust(id);
+        self.fetching.distrust(id);
+        self.discard_unverified(tile);
+    }
+
+    /// Forgets what was decoded of a tile before its checksum was known.
+    pub(super) fn discard_unverified(&self, tile: &Tile) {
+        let id = tile.layout().spec.id;
         let chunks = 0..tile.layout().chunks.len();
-        let keys =
-            chunks.flat_map(|chunk| [Array::Indices, Array::Data].map(|array| Key::Chunk { tile: id, array, chunk }));
+        let arrays = [Array::Indices, Array::Data];
+        let keys = chunks.flat_map(|chunk| arrays.map(|array| Key::Unverified { tile: id, array, chunk }));
         self.cache.discard(keys);
     }
 

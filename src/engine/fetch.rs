@@ -103,6 +103,9 @@ impl Engine {
         part: Part,
         then: impl FnOnce(&Arc<Self>, Result<Fetched, Arc<DatasetError>>) + Send + 'static,
     ) {
+        if let Some(error) = self.tiles_not_given.failure(&tile) {
+            return self.spawn(move |engine| then(engine, Err(error)));
+        }
         let mut fetching = self.fetching.lock();
         let waiting = fetching.waiting.entry((tile, part)).or_default();
         waiting.push(Box::new(then));
@@ -115,6 +118,9 @@ impl Engine {
                 let fetched = catch_unwind(AssertUnwindSafe(read)).ok();
                 let waiting = engine.fetching.lock().waiting.remove(&(tile, part));
                 let Some(fetched) = fetched else { return };
+                if let Err(error) = &fetched {
+                    engine.tiles_not_given.note(tile, error);
+                }
                 let fetched = fetched.map(|(tile, held)| Fetched { tile, held });
                 if let Ok(fetched) = &fetched
                     && part == Part::Whole
@@ -133,9 +139,19 @@ impl Engine {
     /// Checks a tile of which parts were served, now that it is whole.
     fn check_early(self: &Arc<Self>, fetched: Fetched) {
         self.spawn(move |engine| {
-            if let Err(error) = engine.view.dataset().verify(&fetched.tile) {
-                engine.failed(&error);
-                engine.give_up(&fetched.tile, &error);
+            let tile = &fetched.tile;
+            match engine.view.dataset().verify(tile) {
+                Ok(()) => {
+                    engine.discard_unverified(tile);
+                    if !tile.parts_agree() {
+                        log::error!("{}: parts that were read before had wrong bytes", tile.name());
+                        engine.stats.count_error("checksum");
+                    }
+                }
+                Err(error) => {
+                    engine.failed(&error);
+                    engine.give_up(tile, &error);
+                }
             }
         });
     }

@@ -96,7 +96,7 @@ impl Engine {
             if let Extent::Array { tile, elements, bytes } = extent
                 && *elements != Elements::Indptr
             {
-                reads_on |= self.note_read(*tile, elements.array(), bytes);
+                reads_on |= self.note_read(*tile, elements.array(), bytes, spans_tiles);
             }
         }
         missing.reverse();

@@ -16,6 +16,15 @@ pub enum Key {
         /// Chunk of the tile.
         chunk: usize,
     },
+    /// The same of a tile of which parts were fetched, so that its checksum is not known.
+    Unverified {
+        /// Tile.
+        tile: TileId,
+        /// Indices or data.
+        array: Array,
+        /// Chunk of the tile.
+        chunk: usize,
+    },
     /// A whole file of a tile, in a file that the kernel can serve.
     Whole {
         /// Tile.

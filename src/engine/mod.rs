@@ -10,6 +10,7 @@ mod gather;
 mod key;
 mod needs;
 mod read_ahead;
+mod recent;
 mod report;
 mod rows;
 mod spanning;
@@ -23,13 +24,16 @@ use std::sync::atomic::AtomicU64;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use thiserror::Error;
 
+use recent::Recent;
+
 pub use key::{Key, Pin};
 pub use stats::{OpenMode, Stats};
 
 use crate::cache::tmpfs::PrivateTmpfs;
 use crate::cache::{Cache, Failure, Spares};
 use crate::dataset::DatasetError;
-use crate::view::{View, ViewError};
+use crate::format::TileId;
+use crate::view::{Rows, View, ViewError};
 
 /// Why bytes could not be had. What it says was logged; a reader gets an I/O error.
 #[derive(Debug, Clone, Error)]
@@ -43,12 +47,6 @@ pub enum ReadError {
     /// The thread that made the bytes died.
     #[error("decoding was abandoned")]
     Abandoned,
-}
-
-impl ReadError {
-    fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Dataset(error) if error.is_unreachable())
-    }
 }
 
 impl From<DatasetError> for ReadError {
@@ -91,6 +89,9 @@ pub struct Engine {
     report: report::Report,
     waiting: needs::Waiting,
     fetching: fetch::Fetching,
+    tiles_not_given: Recent<TileId>,
+    rows_not_given: Recent<(TileId, Rows)>,
+    sizes_not_found: Recent<()>,
     readers: read_ahead::Readers,
     spares: Arc<Spares>,
     spanning: Option<spanning::Spanning>,
@@ -123,6 +124,9 @@ impl Engine {
             report: report::Report::default(),
             waiting: needs::Waiting::default(),
             fetching: fetch::Fetching::default(),
+            tiles_not_given: Recent::new(recent::A_MOMENT),
+            rows_not_given: Recent::new(recent::A_MOMENT),
+            sizes_not_found: Recent::new(needs::GONE),
             readers: read_ahead::Readers::default(),
             spares: Arc::default(),
             spanning,
@@ -169,6 +173,10 @@ impl Engine {
     /// Logs and counts what went wrong.
     fn failed(&self, error: &DatasetError) {
         self.stats.count_error(error.kind());
-        self.report.tell(error);
+        match error.is_stale() && self.is_remote() {
+            // Each of its objects is another one.
+            true => self.report.tell_as("a dataset that was replaced", &error.to_string()),
+            false => self.report.tell(error),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::chunk::Found;
 use super::{Engine, ReadError};
@@ -15,7 +15,7 @@ use crate::view::{Genes, Need, Node, Rows, Size};
 
 /// For so long after a store did not answer nobody who asks for a size waits for it: a folder's listing, which asks for
 /// one after another, would wait for each.
-const GONE: Duration = Duration::from_secs(5);
+pub(super) const GONE: Duration = Duration::from_secs(5);
 
 /// What becomes of a size.
 type Done = Box<dyn FnOnce(Result<u64, ReadError>) + Send>;
@@ -30,8 +30,6 @@ pub(super) struct Waiting(Mutex<Waiters>);
 struct Waiters {
     columns: HashMap<usize, Vec<Arc<Wanted>>>,
     genes: Vec<Told>,
-    /// When the store did not answer last, and what it was that it did not.
-    gone: Option<(Instant, ReadError)>,
 }
 
 impl Waiting {
@@ -88,19 +86,16 @@ impl Engine {
                 done(Err(ReadError::Abandoned));
             }
             Size::Needs(need) => {
-                let gone = self.waiting.lock().gone.clone();
-                if let Some((when, error)) = gone
-                    && when.elapsed() < GONE
-                {
-                    return done(Err(error));
+                if let Some(error) = self.sizes_not_found.failure(&()) {
+                    return done(Err(ReadError::Dataset(error)));
                 }
                 let engine = self.clone();
                 let asked = need.clone();
                 let told = move |result: Result<(), ReadError>| match result {
                     Ok(()) => engine.find_size(node, engine.view.size(node), Some(asked), done),
                     Err(error) => {
-                        if error.is_unreachable() {
-                            engine.waiting.lock().gone = Some((Instant::now(), error.clone()));
+                        if let ReadError::Dataset(error) = &error {
+                            engine.sizes_not_found.note((), error);
                         }
                         done(Err(error));
                     }

@@ -91,6 +91,8 @@ impl Ahead {
 struct Noted {
     /// Whether it reads one stretch after another.
     reads_on: bool,
+    /// Bytes from where it began to where it is.
+    way: u64,
     /// The reader and its place, if chunks are to be decoded for it; then [`Readers::decoded`] must be called.
     due: Option<(u64, u64)>,
 }
@@ -119,6 +121,7 @@ impl Readers {
         }
         Noted {
             reads_on,
+            way,
             due: is_due.then_some((reader.id, reader.at)),
         }
     }
@@ -202,7 +205,13 @@ impl Known {
 impl Engine {
     /// Notes a read of bytes of a tile's array, and has the next chunks decoded if somebody reads on. Returns whether somebody
     /// does.
-    pub(super) fn note_read(self: &Arc<Self>, tile: TileId, array: Array, bytes: &Range<u64>) -> bool {
+    pub(super) fn note_read(
+        self: &Arc<Self>,
+        tile: TileId,
+        array: Array,
+        bytes: &Range<u64>,
+        spans_tiles: bool,
+    ) -> bool {
         let manifest = self.view.dataset().manifest();
         let start = manifest.nnz_before(tile) * array.width();
         let bytes = start + bytes.start..start + bytes.end;
@@ -214,26 +223,28 @@ impl Engine {
         };
         let noted = self.readers.note(array, &bytes, run);
         if let Some((reader, place)) = noted.due {
-            self.spawn(move |engine| engine.look_ahead(reader, array, place));
+            // Who reads files of tiles may want one tile and no other.
+            let goes_on = spans_tiles || noted.way >= 2 * array.width() * manifest.tile_nnz[tile];
+            self.spawn(move |engine| engine.look_ahead(reader, array, place, goes_on));
         }
         noted.reads_on
     }
 
     /// Has what is ahead of a reader decoded, as soon as its own tile is there.
-    fn look_ahead(self: &Arc<Self>, reader: u64, array: Array, place: u64) {
+    fn look_ahead(self: &Arc<Self>, reader: u64, array: Array, place: u64, goes_on: bool) {
         let manifest = self.view.dataset().manifest();
         let first = manifest.tile_of_nonzero(place / array.width());
         let ahead = match first.map(|tile| (tile, self.reach(tile))) {
             Some((tile, Ok(None))) => {
                 // What goes wrong is told to whoever reads it, who may try again.
                 self.fetch(tile, Part::Whole, move |engine, fetched| match fetched {
-                    Ok(_) => engine.look_ahead(reader, array, place),
+                    Ok(_) => engine.look_ahead(reader, array, place, goes_on),
                     Err(_) => drop(engine.readers.decoded(reader, Ahead::nothing_until(place + AHEAD / 4))),
                 });
-                return self.fetch_ahead(tile);
+                return self.fetch_ahead(tile, goes_on);
             }
             Some((tile, Ok(Some(_)))) => {
-                self.fetch_ahead(tile);
+                self.fetch_ahead(tile, goes_on);
                 self.decode_ahead(array, place, tile)
             }
             Some((_, Err(_))) | None => Ahead::nothing_until(u64::MAX),
@@ -284,10 +295,10 @@ impl Engine {
 
     /// Has the tiles after `tile` fetched, where tiles have to be fetched: twice as many as the store answers at once, so that none
     /// of its connections waits for the reader, but no more than take half of the room that there is for them.
-    fn fetch_ahead(self: &Arc<Self>, tile: TileId) {
+    fn fetch_ahead(self: &Arc<Self>, tile: TileId, goes_on: bool) {
         let (manifest, store) = (self.view.dataset().manifest(), self.view.dataset().store());
         let mut room = store.room() / 2;
-        let tiles = 2 * store.requests_at_once();
+        let tiles = if goes_on { 2 * store.requests_at_once() } else { 0 };
         for id in (tile + 1..manifest.n_tiles()).take(tiles) {
             let bytes = manifest.tile_bytes[id];
             if bytes > room && id > tile + 1 {
@@ -327,7 +338,7 @@ impl Engine {
         if !self.readers.note_open(process, tile, file) || next >= manifest.n_tiles() {
             return;
         }
-        self.fetch_ahead(tile);
+        self.fetch_ahead(tile, true);
         let bytes = file.bytes(file.entries_of_tile(manifest, next));
         let key = Key::Whole { tile: next, file };
         if bytes > self.cache.limit() / SHARE || self.cache.has(key) {

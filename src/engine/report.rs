@@ -19,6 +19,11 @@ impl Report {
         let message = error.to_string();
         // How often and how long a server was asked differs each time.
         let fault = message.split_once(" (").map_or(&*message, |(fault, _)| fault);
+        self.tell_as(fault, &message);
+    }
+
+    /// Logs `message`, unless something of the same `fault` was.
+    pub(super) fn tell_as(&self, fault: &str, message: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= REMEMBERED {
             told.clear();

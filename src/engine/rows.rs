@@ -16,6 +16,9 @@ impl Engine {
         if !may_work {
             return Ok(self.cache.join(key).into());
         }
+        if let Some(error) = self.rows_not_given.failure(&(tile, rows)) {
+            return Err(ReadError::Dataset(error));
+        }
         let ticket = match self.cache.lookup(key) {
             Lookup::Hit(block) => return Ok(Found::Block(block)),
             Lookup::Busy(pending) => return Ok(Found::Busy(pending)),
@@ -27,7 +30,9 @@ impl Engine {
         });
         let made = made.map_err(|error| {
             self.failed(&error);
-            Failure::Failed(Arc::new(error))
+            let error = Arc::new(error);
+            self.rows_not_given.note((tile, rows), &error);
+            Failure::Failed(error)
         });
         Ok(Found::Block(ticket.finish(made)?))
     }

@@ -55,6 +55,8 @@ struct Shared {
     replaced: AtomicBool,
     /// Set when it turns out that the server gives whole objects only.
     has_no_ranges: AtomicBool,
+    /// Set when it turns out that it does not take HEAD.
+    has_no_head: AtomicBool,
     opened: SystemTime,
 }
 
@@ -118,6 +120,7 @@ impl Bucket {
             anchor: OnceLock::new(),
             replaced: AtomicBool::new(false),
             has_no_ranges: AtomicBool::new(false),
+            has_no_head: AtomicBool::new(false),
             opened: SystemTime::now(),
         })))
     }
@@ -137,14 +140,31 @@ impl Shared {
 
     /// What the store says of an object now.
     fn look(&self, path: &str) -> io::Result<Found> {
-        let options = GetOptions {
+        let found = self.ask_state(path).map_err(|error| self.or_changed(error))?;
+        self.hold_to(path, &found)?;
+        Ok(found)
+    }
+
+    /// The state of an object: by HEAD, or by its first byte where that finds nothing, as servers say that do not take it.
+    fn ask_state(&self, path: &str) -> io::Result<Found> {
+        let head = GetOptions {
             head: true,
             ..GetOptions::default()
         };
-        let (_, meta) = self.request(path, options, 0)?;
-        let found = Found::of(&meta);
-        self.hold_to(path, &found)?;
-        Ok(found)
+        if !self.has_no_head.load(Ordering::Relaxed) {
+            match self.requests.request(path, head, 0) {
+                Ok((_, meta)) => return Ok(Found::of(&meta)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let first_byte = GetOptions {
+            range: Some(GetRange::Bounded(0..1)),
+            ..GetOptions::default()
+        };
+        let (_, meta) = self.requests.request(path, first_byte, 1)?;
+        self.has_no_head.store(true, Ordering::Relaxed);
+        Ok(Found::of(&meta))
     }
 
     /// An object stays what it was when it was first found. One that is found now must be no newer than the anchor, or the anchor still be
@@ -169,37 +189,45 @@ impl Shared {
     /// An error when the anchor is no longer what it was; said once.
     fn check_anchor(&self) -> io::Result<()> {
         let Some(anchor) = self.anchor.get() else { return Ok(()) };
-        if !self.replaced.load(Ordering::Relaxed) {
-            let options = GetOptions {
-                head: true,
-                ..GetOptions::default()
-            };
-            let found = match self.requests.request(anchor, options, 0) {
-                Ok((_, meta)) => Some(Found::of(&meta).version),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            };
-            let first = lock(&self.known).get(anchor).map(|first| first.version);
-            if found == first {
-                return Ok(());
-            }
-            if !self.replaced.swap(true, Ordering::Relaxed) {
-                log::error!(
-                    "{}: another one by now: the dataset was replaced; mount it again",
-                    self.name(anchor)
-                );
-            }
+        if self.replaced.load(Ordering::Relaxed) {
+            return Err(changed());
         }
-        Err(changed())
+        match self.ask_state(anchor) {
+            Ok(found)
+                if lock(&self.known)
+                    .get(anchor)
+                    .is_some_and(|first| first.version == found.version) =>
+            {
+                Ok(())
+            }
+            Ok(_) => {
+                if !self.replaced.swap(true, Ordering::Relaxed) {
+                    let name = self.name(anchor);
+                    log::error!("{name}: another one by now: the dataset was replaced; mount it again");
+                }
+                Err(changed())
+            }
+            // It may come back as it was.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let reason = format!("the dataset is gone, for so is its {anchor}");
+                Err(io::Error::new(io::ErrorKind::StaleNetworkFileHandle, reason))
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// Sends a request. What is wrong with an object may be that the dataset is another one.
+    /// Sends a request.
     fn request(&self, path: &str, options: GetOptions, limit: u64) -> io::Result<(Bytes, ObjectMeta)> {
         let answer = self.requests.request(path, options, limit);
-        answer.map_err(|error| match error.kind() {
+        answer.map_err(|error| self.or_changed(error))
+    }
+
+    /// What is wrong with an object may be that the dataset is another one.
+    fn or_changed(&self, error: io::Error) -> io::Error {
+        match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::FileTooLarge => self.check_anchor().err().unwrap_or(error),
             _ => error,
-        })
+        }
     }
 
     /// All bytes of an object, or those of a part.
@@ -373,6 +401,10 @@ impl Store for Bucket {
             disk.entry(&self.0.name(path)).forget();
         }
         self.0.kept.forget(path);
+        // What it was found to be came with it. A tile that was shown is known by its checksum as well.
+        if self.0.anchor.get().is_none_or(|anchor| anchor != path) {
+            lock(&self.0.known).remove(path);
+        }
     }
 
     fn requests_at_once(&self) -> usize {
@@ -505,6 +537,17 @@ impl Object for Remote {
 
     fn hold(&self, range: &Range<u64>) -> Option<Held> {
         self.kept(range).map(|(bytes, _)| Held(Some(bytes)))
+    }
+
+    fn parts_agree(&self) -> bool {
+        let Some(whole) = self.bucket.kept.get(&self.key(None)) else {
+            return true;
+        };
+        let parts = lock(&self.parts).clone();
+        parts.into_iter().all(|part| {
+            let there = self.bucket.kept.get(&self.key(Some(part.clone())));
+            there.is_none_or(|bytes| bytes == whole.slice(part.start as usize..part.end as usize))
+        })
     }
 
     fn fetch(&self, range: &Range<u64>) -> io::Result<Held> {

@@ -174,6 +174,7 @@ impl Answer {
         match (error, self.code.as_deref()) {
             (_, Some(code)) if is_about_credentials(code) => io::ErrorKind::PermissionDenied,
             (Error::NotFound { .. }, _) => io::ErrorKind::NotFound,
+            _ if self.status.starts_with("429") || self.status.starts_with('5') => io::ErrorKind::ResourceBusy,
             (Error::PermissionDenied { .. } | Error::Unauthenticated { .. }, _) => io::ErrorKind::PermissionDenied,
             _ => io::ErrorKind::Other,
         }
@@ -235,6 +236,12 @@ fn is_about_credentials(code: &str) -> bool {
         "unauthorized_client",
     ]
     .contains(&code)
+}
+
+/// Whether a request was tried more than once, and given up because that took too long: it was worth trying.
+pub(super) fn was_given_up(error: &Error) -> bool {
+    let effort = causes(error).find_map(|cause| Effort::parse(&cause.to_string()));
+    effort.is_some_and(|effort| effort.tries > 1)
 }
 
 /// Whether a store did not take the credentials that a request came with, others than which might do.
@@ -341,7 +348,7 @@ fn no_answer(failure: &HttpError, host: &str) -> (io::ErrorKind, String) {
         (false, true) => (io::ErrorKind::TimedOut, format!("{host} did not answer in time")),
         (false, false) => {
             let text = format!("the connection to {host} broke off: {root}");
-            (io::ErrorKind::Other, text)
+            (io::ErrorKind::ConnectionReset, text)
         }
     }
 }
@@ -530,7 +537,7 @@ mod tests {
             (s3(server(412, "")), io::ErrorKind::StaleNetworkFileHandle),
             (s3(server(400, expired)), io::ErrorKind::PermissionDenied),
             (s3(server(400, "what?")), io::ErrorKind::Other),
-            (s3(server(503, "")), io::ErrorKind::Other),
+            (s3(server(503, "")), io::ErrorKind::ResourceBusy),
             (web(server(405, "")), io::ErrorKind::NotFound),
             (web(server(401, "")), io::ErrorKind::PermissionDenied),
         ];

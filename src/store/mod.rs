@@ -128,6 +128,11 @@ pub trait Object: Send + Sync {
         Some(Held::default())
     }
 
+    /// Whether all parts in memory have the bytes that the whole object in memory has there.
+    fn parts_agree(&self) -> bool {
+        true
+    }
+
     /// Has the bytes `range` fetched with one request, unless they are in memory.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use object_store::{Error, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 
-use super::explain::explain;
+use super::explain::{explain, was_given_up};
 
 /// Room for an answer is made at once up to this size.
 const MOST_PROMISED: u64 = 256 << 20;
@@ -35,6 +35,8 @@ pub(super) struct Requests {
     permits: Semaphore,
     cancelled: watch::Sender<bool>,
     counters: Counters,
+    /// Whether the store has ever answered.
+    has_answered: AtomicBool,
     /// There until this is dropped.
     runtime: Option<Runtime>,
 }
@@ -51,8 +53,8 @@ pub(super) struct Counters {
 enum Failure {
     /// Asking again would not help, or was done already.
     Refused(io::Error),
-    /// The answer was good as far as it came.
-    BrokenOff(io::Error),
+    /// Asking again may help, as when an answer was good as far as it came.
+    Transient(io::Error),
 }
 
 impl Failure {
@@ -62,7 +64,7 @@ impl Failure {
         let error = explain(error);
         match error.kind() {
             io::ErrorKind::StaleNetworkFileHandle => Self::Refused(error),
-            _ => Self::BrokenOff(error),
+            _ => Self::Transient(error),
         }
     }
 }
@@ -72,22 +74,25 @@ impl Failure {
 struct Progress {
     /// Bytes of the answer that came.
     arrived: AtomicU64,
-    /// How the last answer ended before its end.
-    broken_off: Mutex<Option<io::Error>>,
+    /// Why it was asked again.
+    last_failure: Mutex<Option<io::Error>>,
 }
 
 impl Progress {
-    fn broken_off(&self) -> MutexGuard<'_, Option<io::Error>> {
-        self.broken_off.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_failure(&self) -> MutexGuard<'_, Option<io::Error>> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The error of a request that took longer than it may.
     fn time_is_up(&self, patience: Duration) -> io::Error {
         let seconds = patience.as_secs_f32();
-        let reason = match (self.broken_off().take(), self.arrived.load(Ordering::Relaxed)) {
-            (Some(error), _) => format!("answers broke off again and again for {seconds} s: {error}"),
-            (None, 0) => format!("the store did not answer within {seconds} s"),
-            (None, arrived) => format!("the answer did not come to its end within {seconds} s; {arrived} bytes came"),
+        if let Some(error) = self.last_failure().take() {
+            let reason = format!("no good answer within {seconds} s; the last one: {error}");
+            return io::Error::new(error.kind(), reason);
+        }
+        let reason = match self.arrived.load(Ordering::Relaxed) {
+            0 => format!("the store did not answer within {seconds} s"),
+            arrived => format!("the answer did not come to its end within {seconds} s; {arrived} bytes came"),
         };
         io::Error::new(io::ErrorKind::TimedOut, reason)
     }
@@ -125,6 +130,7 @@ impl Requests {
             permits: Semaphore::new(parallel.get()),
             cancelled: watch::Sender::new(false),
             counters: Counters::default(),
+            has_answered: AtomicBool::new(false),
             runtime: Some(runtime),
         })
     }
@@ -194,7 +200,7 @@ impl Requests {
             match self.answer(path, options.clone(), limit, progress).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Refused(error)) => return Err(error),
-                Err(Failure::BrokenOff(error)) => *progress.broken_off() = Some(error),
+                Err(Failure::Transient(error)) => *progress.last_failure() = Some(error),
             }
             // Not all who lost a server at once come back at once.
             let part = RandomState::new().hash_one(path) as u32;
@@ -212,7 +218,15 @@ impl Requests {
     ) -> Result<(Bytes, ObjectMeta), Failure> {
         let (is_head, wanted) = (options.head, options.range.clone());
         let asked = self.store.get_opts(&self.path(path), options).await;
-        let result = asked.map_err(|error| Failure::Refused(explain(error)))?;
+        let result =
+            asked.map_err(
+                |error| match was_given_up(&error) && self.has_answered.load(Ordering::Relaxed) {
+                    // The library leaves room for a last try that takes long, which those of a store that is there do not.
+                    true => Failure::Transient(explain(error)),
+                    false => Failure::Refused(explain(error)),
+                },
+            )?;
+        self.has_answered.store(true, Ordering::Relaxed);
         let meta = result.meta.clone();
         let size = match wanted {
             _ if is_head => 0,
@@ -239,7 +253,7 @@ impl Requests {
         if bytes.len() as u64 != size {
             let reason = format!("the store sent {} bytes, expected {size}", bytes.len());
             let error = io::Error::new(io::ErrorKind::UnexpectedEof, reason);
-            return Err(Failure::BrokenOff(error));
+            return Err(Failure::Transient(error));
         }
         Ok((bytes.freeze(), meta))
     }

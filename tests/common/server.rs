@@ -40,6 +40,8 @@ pub enum Fate {
     Whole,
     /// As that, of which half is sent.
     HalfOfWhole,
+    /// Something else, with status 200.
+    Page,
     /// The whole object without its size, in chunks.
     Chunked,
     /// A good header, half of the body, and the end of the connection.
@@ -252,6 +254,12 @@ impl Shared {
                 if asked.method != "HEAD" {
                     stream.write_all(body.as_bytes())?;
                 }
+                return Ok(true);
+            }
+            Fate::Page => {
+                let page = "<html>log in</html>";
+                let head = format!("HTTP/1.1 200 OK\r\nlast-modified: {}\r\n", http_date(SystemTime::now()));
+                write!(stream, "{head}content-length: {}\r\n\r\n{page}", page.len())?;
                 return Ok(true);
             }
             Fate::Silence => {

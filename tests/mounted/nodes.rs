@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::data::{assert_shows, made_up};
-use crate::harness::{Folder, dcfs, is_root, run, skip_without};
+use crate::harness::{Folder, dcfs, is_root, run, skip_without, wait_until};
 use crate::server::Server;
 use crate::skip::skip;
 
@@ -124,5 +124,7 @@ fn a_node_that_loses_its_network_loses_nothing_else_and_comes_back() {
     assert_shows(&other.tile(0), &dataset.synthetic.tile(0));
     assert_shows(&one.tile(1), &dataset.synthetic.tile(1));
     nodes[1].set_link("up");
+    // For a moment nobody waits for what was just waited for in vain.
+    wait_until("it reads again", || read(&other.tile(1).join("data.i32")).is_ok());
     assert_shows(&other.tile(1), &dataset.synthetic.tile(1));
 }

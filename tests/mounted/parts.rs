@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use crate::data::{Repeated, large_tiles, replace};
-use crate::harness::{Folder, Io, Mount, in_both_modes};
-use crate::server::{Asked, Server};
+use crate::harness::{Folder, Io, Mount, in_both_modes, wait_until};
+use crate::server::{Asked, Fate, Server};
 
 in_both_modes!(
     a_few_cells_of_a_large_tile_are_fetched_in_parts,
     who_needs_much_of_a_tile_fetches_all_of_it_once,
     row_starts_fetch_heads_alone,
     what_parts_showed_of_a_damaged_tile_is_given_up_with_the_tile,
+    a_part_with_a_wrong_bit_is_not_shown_by_the_tile_and_is_told_of_once_the_tile_is_whole,
     many_who_need_one_chunk_fetch_it_once,
     with_a_disk_cache_tiles_are_fetched_whole,
 );
@@ -171,6 +172,34 @@ fn what_parts_showed_of_a_damaged_tile_is_given_up_with_the_tile(io: Io) {
         "{complaints:?}"
     );
     assert!(complaints.iter().any(|line| line.contains("CRC-32")), "{complaints:?}");
+}
+
+fn a_part_with_a_wrong_bit_is_not_shown_by_the_tile_and_is_told_of_once_the_tile_is_whole(io: Io) {
+    let remote = Remote::new(io, &[]);
+    remote.read_few("data.i32", 1, 2);
+    // Of the chunk's streams, so late that nothing but a count is wrong, if anything is noticed at all.
+    remote.server.judge(|asked| match asked.range {
+        Some(_) => Fate::WrongBit,
+        None => Fate::Answer,
+    });
+    for chunk in [4, 6] {
+        drop(remote.few(&remote.mount, "data.i32", 1, chunk));
+    }
+    let read = |mount: &Mount, array: &str| fs::read(mount.join("tile_000001").join(array)).unwrap();
+    for array in ["data.i32", "indices.i32", "indptr.i64"] {
+        assert!(read(&remote.mount, array) == read(&remote.local, array), "{array}");
+    }
+    wait_until("it is told", || {
+        let complaints = remote.mount.complaints();
+        assert!(
+            complaints.iter().all(|line| line.contains("tile_000001.dct")),
+            "{complaints:?}"
+        );
+        !complaints.is_empty()
+    });
+    for chunk in [2, 4, 6] {
+        remote.read_few("indices.i32", 1, chunk);
+    }
 }
 
 fn many_who_need_one_chunk_fetch_it_once(io: Io) {

@@ -622,3 +622,22 @@ fn a_server_that_does_not_tell_sizes_is_refused() {
     );
     assert!(!text(&info.stderr).contains("ranges"));
 }
+
+#[test]
+fn a_server_that_does_not_take_head_is_asked_for_first_bytes() {
+    if !can_mount() {
+        return;
+    }
+    let bucket = Bucket::new();
+    let local = Mount::new(&bucket.dataset.folder.join("bucket/x.dc"), Io::Fuse);
+    bucket.server.judge(|asked| match &*asked.method {
+        "HEAD" => Fate::Status(405),
+        _ => Fate::Answer,
+    });
+    let url = format!("{}/bucket/x.dc", bucket.server.url());
+    let mut mount = alone(&bucket.home);
+    mount.arg("mount");
+    let mounted = Mounted::new(mount, &url);
+    assert_same_files(&mounted.point, local.path());
+    assert_eq!(mounted.complaints(), [""; 0]);
+}
