@@ -10,7 +10,7 @@ use dcfs::write::{DatasetWriter, WriterOptions};
 use serde_json::Value;
 
 use crate::data::{MadeUp, made_up, shared};
-use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_every_mode, run, text};
+use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_every_mode, refused, run, text};
 use crate::python;
 
 in_every_mode!(
@@ -230,6 +230,18 @@ fn who_writes_a_name_with_a_comma_is_told_how_to_give_it() {
     assert!(refused.contains("has no column \"a\""), "{refused}");
     let advice = r"--column 'a,b'\''s'";
     assert!(refused.contains(advice), "{refused}");
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_refused_before_anything_is_mounted() {
+    let dataset = made_up();
+    let point = dataset.folder.subfolder("mnt");
+    let file = dataset.path.join("manifest.json");
+    for cache in [file.join("cache"), file, "/proc/no/such/folder".into()] {
+        let refused = refused(&dataset.path, &point, &["--cache-dir", cache.to_str().unwrap()]);
+        let expected = format!("cannot keep obs columns in {}: ", cache.display());
+        assert!(refused.contains(&expected), "{refused}");
+    }
 }
 
 #[test]
