@@ -1,5 +1,7 @@
 //! `dcfs mount`: from the command line to a mount that answers.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -148,7 +150,7 @@ pub(super) enum Refusal {
     #[error("--io passthrough: {0}")]
     NoTmpfs(TmpfsError),
     #[error("--io passthrough: the kernel does not take decoded files: {0} (Linux 6.9 and CAP_SYS_ADMIN are needed)")]
-    NoPassthrough(std::io::Error),
+    NoPassthrough(io::Error),
     #[error(
         "this process may have {allowed} files open, and needs {} at least; raise the limit (ulimit -Hn, LimitNOFILE=)",
         SPARE_DESCRIPTORS + LEAST_BLOCKS
@@ -156,12 +158,14 @@ pub(super) enum Refusal {
     Descriptors { allowed: u64 },
     #[error("the cache {} is below the mountpoint", .0.display())]
     CacheInMount(PathBuf),
+    #[error("cannot keep obs columns in {}: {source}", path.display())]
+    Cache { path: PathBuf, source: io::Error },
     #[error("cannot start: {0}")]
-    Start(std::io::Error),
+    Start(io::Error),
     #[error("cannot speak with the kernel: {0}")]
-    Session(std::io::Error),
+    Session(io::Error),
     #[error("cannot catch signals: {0}")]
-    Signals(std::io::Error),
+    Signals(io::Error),
 }
 
 /// A mount that answers.
@@ -282,6 +286,9 @@ pub(super) fn mount_dataset(
             return Err(Refusal::CacheInMount(folder.to_owned()));
         }
     }
+    if let Some(path) = flags.cache_dir.clone() {
+        check_cache(&path).map_err(|source| Refusal::Cache { path, source })?;
+    }
     // The store's own word, which names object and cause, is to come before the reader's time is up.
     let source = Source::find(dataset, store, links, patience - patience / 10)?;
     let mountpoint = prepare(mountpoint, source.folder())?;
@@ -385,6 +392,25 @@ pub(super) fn mount_dataset(
         session,
         signals,
     })
+}
+
+/// Whether a folder is there, which others may have filled, or could be created.
+fn check_cache(folder: &Path) -> io::Result<()> {
+    let folder = std::path::absolute(folder)?;
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(&folder);
+    if !there.is_dir() {
+        return Err(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            format!("{} is no folder", there.display()),
+        ));
+    }
+    if there != folder {
+        // It is created when it is needed, and as open as the dataset is then.
+        let trial = there.join(format!(".dcfs-{}", std::process::id()));
+        fs::create_dir(&trial)?;
+        fs::remove_dir(&trial)?;
+    }
+    Ok(())
 }
 
 /// Raises the limit on open files as far as allowed; returns how many decoded blocks there may be.

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
-use super::grouped;
 use super::source::{OpenError, StoreFlags, open_dataset};
+use super::{complain, grouped};
 use crate::dataset::obs_cache::{CacheError, ObsCache, Work};
 use crate::dataset::{Dataset, DatasetError};
 use crate::format::obs::{ColumnKind, ObsColumn};
@@ -57,18 +57,19 @@ struct InfoArgs {
 ///
 /// Exit status: 0 when all of them are there; 1 when they are not; 130 when it was interrupted.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("selection").args(["columns", "column", "all"]).required(true).multiple(true)))]
 struct LocalizeArgs {
     /// Folder or URL of the dataset
     dataset: PathBuf,
     #[command(flatten)]
     store: StoreFlags,
     /// Names of columns, with commas between them
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present_any = ["column", "all"])]
+    #[arg(long, value_name = "NAMES")]
     columns: Vec<String>,
     /// Name of one column, commas and all; may be given several times
     #[arg(long, value_name = "NAME")]
     column: Vec<String>,
-    /// All columns
+    /// All columns; those that cannot be kept are named and left out
     #[arg(long, conflicts_with_all = ["columns", "column"])]
     all: bool,
     /// Folder of the cache
@@ -96,6 +97,15 @@ pub(super) enum ObsError {
         dataset: String,
         name: String,
         columns: String,
+    },
+    #[error(
+        "{dataset} has no column {name:?}; for the one that is called {typed:?}, write --column {}",
+        quoted(typed)
+    )]
+    NameWithCommas {
+        dataset: String,
+        name: String,
+        typed: String,
     },
     #[error("cannot catch signals: {0}")]
     Signals(io::Error),
@@ -219,7 +229,7 @@ fn as_text(cache: &ObsCache, known: &[Known]) -> String {
         let local = match (known.local, &known.problem) {
             (true, _) => "yes",
             (false, None) => "no",
-            (false, Some(problem)) => problem,
+            (false, Some(_)) => "see below",
         };
         let bytes = HumanBytes(known.bytes).to_string();
         lines.push(format!(
@@ -227,34 +237,63 @@ fn as_text(cache: &ObsCache, known: &[Known]) -> String {
             known.column.kind.arrow_name()
         ));
     }
+    for problem in known.iter().filter_map(|known| known.problem.as_ref()) {
+        // That of a folder is one of all columns.
+        if !lines.contains(problem) {
+            lines.push(problem.clone());
+        }
+    }
     lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The places of the wanted columns in the schema.
-fn wanted(args: &LocalizeArgs, dataset: &Dataset) -> Result<Vec<usize>, ObsError> {
+fn wanted(args: &LocalizeArgs, dataset: &Dataset, cache: &ObsCache) -> Result<Vec<usize>, ObsError> {
     let columns = columns(dataset)?;
     if args.all {
-        return Ok((0..columns.len()).collect());
+        let can_be_kept = |&column: &usize| {
+            let kept = cache.can_keep(dataset, column);
+            kept.inspect_err(|error| complain(&format_args!("left out: {error}")))
+                .is_ok()
+        };
+        return Ok((0..columns.len()).filter(can_be_kept).collect());
     }
-    let place = |name: &String| {
-        let place = columns.iter().position(|column| column.name == *name);
-        place.ok_or_else(|| ObsError::NoColumn {
+    let find = |name: &str| columns.iter().position(|column| column.name == name);
+    let place = |(typed, name): (&str, &str)| {
+        let no_column = || ObsError::NoColumn {
             dataset: dataset.store().location(),
-            name: name.clone(),
+            name: name.to_owned(),
             columns: columns
                 .iter()
                 .map(|column| format!("{:?}", column.name))
                 .collect::<Vec<_>>()
                 .join(", "),
-        })
+        };
+        let name_with_commas = || ObsError::NameWithCommas {
+            dataset: dataset.store().location(),
+            name: name.to_owned(),
+            typed: typed.to_owned(),
+        };
+        match find(name) {
+            Some(place) => Ok(place),
+            None if find(typed).is_some() => Err(name_with_commas()),
+            None => Err(no_column()),
+        }
     };
-    args.columns.iter().chain(&args.column).map(place).collect()
+    let several = args.columns.iter();
+    let several = several.flat_map(|typed| typed.split(',').map(move |name| (&**typed, name)));
+    let single = args.column.iter().map(|name| (&**name, &**name));
+    several.chain(single).map(place).collect()
+}
+
+/// A text as a shell takes it.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 fn localize(args: &LocalizeArgs) -> Result<(), ObsError> {
     let dataset = open_dataset(&args.dataset, &args.store)?;
     let cache = cache(args.cache_dir.as_ref())?;
-    let wanted = wanted(args, &dataset)?;
+    let wanted = wanted(args, &dataset, &cache)?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(&stop, dataset.store()).map_err(ObsError::Signals)?;
     let bar = progress_bar(wanted.len() as u64 * dataset.manifest().n_tiles() as u64);

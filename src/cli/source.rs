@@ -135,6 +135,8 @@ pub(super) enum Source {
         store: Arc<dyn Store>,
         /// Whether it is asked with credentials, where it could be.
         asked: Asked,
+        /// Whether its buckets are in regions.
+        is_s3: bool,
     },
 }
 
@@ -163,10 +165,11 @@ impl Source {
                     _ if flags.anonymous => Asked::Anonymously,
                     _ => Asked::WithCredentials,
                 };
+                let is_s3 = matches!(url.scheme(), "s3" | "s3a");
                 let limits = flags.limits(patience);
                 let store = connect(&url, &flags.connection(), limits, flags.disk_cache()?)?;
                 let store = Arc::new(store);
-                Self::Remote { store, asked }
+                Self::Remote { store, asked, is_s3 }
             }
         })
     }
@@ -192,8 +195,8 @@ impl Source {
     pub(super) fn open(self) -> Result<Dataset, OpenError> {
         match self {
             Self::Folder(directory) => Ok(Dataset::open(Arc::new(directory))?),
-            Self::Remote { store, asked } => Dataset::open(store).map_err(|source| {
-                let hint = hint(&source, asked);
+            Self::Remote { store, asked, is_s3 } => Dataset::open(store).map_err(|source| {
+                let hint = hint(&source, asked, is_s3);
                 OpenError::Dataset { source, hint }
             }),
         }
@@ -201,16 +204,17 @@ impl Source {
 }
 
 /// What to do about a store that does not give what is wanted, beyond what the error says itself.
-fn hint(error: &DatasetError, asked: Asked) -> &'static str {
+fn hint(error: &DatasetError, asked: Asked, is_s3: bool) -> &'static str {
     let DatasetError::Store(error) = error else { return "" };
     let is_plain_refusal = || {
         let told = error.source.to_string();
         told.ends_with(NOT_ALLOWED) || told.ends_with(NO_REASON)
     };
     match (error.source.kind(), asked) {
-        (ErrorKind::NotFound, _) => {
-            "\ndcfs: the URL must be that of the folder that holds manifest.json; for S3, --region or --endpoint may be wrong too"
+        (ErrorKind::NotFound, _) if is_s3 => {
+            "\ndcfs: the URL must be that of the folder that holds manifest.json; --region or --endpoint may be wrong too"
         }
+        (ErrorKind::NotFound, _) => "\ndcfs: the URL must be that of the folder that holds manifest.json",
         (ErrorKind::PermissionDenied, Asked::Anonymously) => {
             "\ndcfs: it was asked for without credentials; leave --anonymous out to use yours"
         }

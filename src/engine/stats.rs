@@ -134,6 +134,8 @@ impl Stats {
                 "requests": traffic.requests,
                 "bytes": traffic.bytes,
                 "failures": traffic.failures,
+                "tries": traffic.tries,
+                "failed_tries": traffic.failed_tries,
                 "found_on_disk": traffic.found_on_disk,
                 "kept_bytes": traffic.kept_bytes,
             });

@@ -20,6 +20,7 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use rustix::process::{getegid, geteuid};
 use sha2::{Digest, Sha256};
 
+use super::client::Tries;
 use super::disk_cache::{DiskCache, Entry, State};
 use super::kept::{Kept, Key};
 use super::requests::Requests;
@@ -44,6 +45,7 @@ struct Shared {
     location: String,
     limits: Limits,
     requests: Requests,
+    tries: Arc<Tries>,
     kept: Kept<Found>,
     disk: Option<DiskCache>,
     found_on_disk: AtomicU64,
@@ -97,13 +99,14 @@ impl Found {
 }
 
 impl Bucket {
-    /// The objects below `prefix` of a store. `location` is what a person calls the place. What is fetched whole is kept in
+    /// The objects below `prefix` of a store. `location` is what a person calls the place; `tries` is what its clients count. What is fetched whole is kept in
     /// `disk`, if there is one.
     ///
     /// # Errors
     /// When no threads can be started.
-    pub fn new(
+    pub(super) fn new(
         store: Arc<dyn ObjectStore>,
+        tries: Arc<Tries>,
         prefix: Path,
         location: String,
         limits: Limits,
@@ -113,6 +116,7 @@ impl Bucket {
             location,
             limits,
             requests: Requests::new(store, prefix, limits.patience, limits.parallel)?,
+            tries,
             kept: Kept::new(limits.kept_bytes),
             disk,
             found_on_disk: AtomicU64::new(0),
@@ -430,6 +434,8 @@ impl Store for Bucket {
             requests: get(&counters.requests),
             bytes: get(&counters.bytes),
             failures: get(&counters.failures),
+            tries: get(&self.0.tries.sent),
+            failed_tries: get(&self.0.tries.failed),
             found_on_disk: get(&self.0.found_on_disk),
             kept_bytes: self.0.kept.bytes(),
         })

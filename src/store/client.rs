@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 use object_store::{ClientConfigKey, ClientOptions};
+use reqwest::StatusCode;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::{Action, Attempt, Policy};
 use thiserror::Error;
@@ -49,10 +50,30 @@ pub(super) struct Times {
     pub total: Duration,
 }
 
+/// What was sent to a store, each try by itself.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    pub sent: AtomicU64,
+    /// Those without an answer, or with one that says to try again.
+    pub failed: AtomicU64,
+}
+
+impl Tries {
+    fn count(&self, answer: Result<StatusCode, &HttpError>) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let has_failed = answer.map_or(true, |status| {
+            status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+        });
+        self.failed.fetch_add(has_failed.into(), Ordering::Relaxed);
+    }
+}
+
 /// Makes clients for `object_store`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Connector {
     pub times: Times,
+    /// Of all its clients.
+    pub tries: Arc<Tries>,
 }
 
 impl HttpConnector for Connector {
@@ -84,7 +105,8 @@ impl HttpConnector for Connector {
                 store: "HTTP",
                 source: source.into(),
             })?;
-        Ok(HttpClient::new(Client::new(HttpClient::new(client), redirects)))
+        let tries = self.tries.clone();
+        Ok(HttpClient::new(Client::new(HttpClient::new(client), redirects, tries)))
     }
 }
 
@@ -152,15 +174,17 @@ impl Followed {
 struct Client {
     inner: HttpClient,
     redirects: Redirects,
+    tries: Arc<Tries>,
     made: Instant,
     has_connected: AtomicBool,
 }
 
 impl Client {
-    fn new(inner: HttpClient, redirects: Redirects) -> Self {
+    fn new(inner: HttpClient, redirects: Redirects, tries: Arc<Tries>) -> Self {
         Self {
             inner,
             redirects,
+            tries,
             made: Instant::now(),
             has_connected: AtomicBool::new(false),
         }
@@ -193,7 +217,9 @@ impl Client {
 #[async_trait]
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = self.inner.execute(request).await.map_err(|error| self.failed(error))?;
+        let answer = self.inner.execute(request).await;
+        self.tries.count(answer.as_ref().map(HttpResponse::status));
+        let response = answer.map_err(|error| self.failed(error))?;
         self.has_connected.store(true, Ordering::Relaxed);
         // S3 says that a bucket is in another region by a redirect to nowhere.
         let region = response.headers().get(REGION).and_then(|region| region.to_str().ok());
@@ -287,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_bucket_elsewhere_is_an_error_that_names_the_region() {
-        let client = Client::new(HttpClient::new(Elsewhere), Redirects::default());
+        let client = Client::new(HttpClient::new(Elsewhere), Redirects::default(), Arc::default());
         let request = http::Request::new(Vec::new().into());
         let error = block_on(client.call(request)).unwrap_err();
         assert_eq!(find(&error), Some(&Redirected::Region("eu-west-3".into())));

@@ -16,7 +16,7 @@ use url::Url;
 
 use super::aws_profile::{self, KeysOfProcess, KeysOfProfile, Profile, Profiles};
 use super::bucket::{Bucket, Limits};
-use super::client::{Connector, Times};
+use super::client::{Connector, Times, Tries};
 use super::credentials::{AskedAgain, Services, Source};
 use super::disk_cache::DiskCache;
 
@@ -88,7 +88,10 @@ impl Sending {
                 max_retries: usize::MAX,
                 retry_timeout: patience.saturating_sub(times.silence + pause),
             },
-            connector: Connector { times },
+            connector: Connector {
+                times,
+                tries: Arc::default(),
+            },
         }
     }
 
@@ -97,6 +100,8 @@ impl Sending {
         let mut sending = self.clone();
         sending.retry.max_retries = 2;
         sending.retry.retry_timeout /= 2;
+        // They are not asked of the store.
+        sending.connector.tries = Arc::default();
         sending
     }
 }
@@ -123,6 +128,7 @@ pub fn connect(
         check_endpoint(endpoint, allow_http).map_err(|reason| failed(&reason))?;
     }
     let sending = Sending::objects(&limits, allow_http || url.scheme() == "http");
+    let tries: Arc<Tries> = sending.connector.tries.clone();
     let (store, prefix): (Built, Path) = match scheme {
         ObjectStoreScheme::AmazonS3 => {
             let (builder, keys) = s3(url, connection, limits.patience)?;
@@ -159,7 +165,7 @@ pub fn connect(
     };
     let store = store.map_err(|error| failed(&error))?;
     let location = url.as_str().trim_end_matches('/').to_owned();
-    Ok(Bucket::new(store, prefix, location, limits, disk)?)
+    Ok(Bucket::new(store, tries, prefix, location, limits, disk)?)
 }
 
 /// Whether a variable of the environment says yes, as the clouds' own tools read it.
@@ -262,7 +268,7 @@ fn build_s3(builder: AmazonS3Builder, keys: Keys, sending: &Sending) -> Built {
     let with = |builder: AmazonS3Builder, sending: &Sending| {
         builder
             .with_client_options(sending.client.clone())
-            .with_http_connector(sending.connector)
+            .with_http_connector(sending.connector.clone())
             .with_retry(sending.retry.clone())
     };
     let source: Arc<dyn Source<_>> = match keys {
@@ -289,7 +295,7 @@ fn gcs(url: &Url, connection: &Connection, sending: &Sending) -> Built {
         builder
             .with_skip_signature(connection.anonymous)
             .with_client_options(sending.client.clone())
-            .with_http_connector(sending.connector)
+            .with_http_connector(sending.connector.clone())
             .with_retry(sending.retry.clone())
     };
     let builder = with(sending);
@@ -317,7 +323,7 @@ fn azure(url: &Url, connection: &Connection, sending: &Sending) -> Built {
         builder
             .with_skip_signature(connection.anonymous)
             .with_client_options(sending.client.clone())
-            .with_http_connector(sending.connector)
+            .with_http_connector(sending.connector.clone())
             .with_retry(sending.retry.clone())
     };
     let builder = with(sending);

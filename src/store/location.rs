@@ -22,6 +22,9 @@ pub enum LocationError {
     /// It looks like a URL and is none.
     #[error("{text:?} is no URL: {reason}")]
     Malformed { text: String, reason: String },
+    /// A URL that lost a slash.
+    #[error("{text:?} has one slash after {scheme}:, expected {scheme}://; a folder of that name is ./{text}")]
+    OneSlash { text: String, scheme: String },
     /// A URL of a kind that nothing here reads.
     #[error(
         "{scheme}:// is not supported; there are s3://, gs://, az://, abfs://, abfss://, http://, https:// and file://"
@@ -48,11 +51,17 @@ impl Location {
     /// A text with `://` after a scheme is a URL, everything else a path.
     ///
     /// # Errors
-    /// When it is a URL that cannot be one of a dataset.
+    /// When it is a URL that cannot be one of a dataset, or would be one of an object store with another slash.
     pub fn parse(text: &OsStr) -> Result<Self, LocationError> {
         let path = || Ok(Self::Folder(PathBuf::from(text)));
         let Some((scheme, _)) = text.to_str().and_then(|text| text.split_once("://")) else {
-            return path();
+            return match text.to_str().and_then(|text| text.split_once(":/")) {
+                Some((scheme, _)) if SCHEMES.contains(&&*scheme.to_ascii_lowercase()) => Err(LocationError::OneSlash {
+                    text: text.to_string_lossy().into_owned(),
+                    scheme: scheme.to_owned(),
+                }),
+                _ => path(),
+            };
         };
         let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.chars().all(is_scheme) {
@@ -133,6 +142,19 @@ mod tests {
             "https://example.org/atlas.dc/",
         ] {
             assert!(matches!(parse(url), Ok(Location::Remote(_))), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_url_with_one_slash_is_no_path() {
+        for url in ["s3:/bucket/x", "HTTPS:/host/x", "az:/"] {
+            let refused = parse(url).unwrap_err();
+            assert!(matches!(refused, LocationError::OneSlash { .. }), "{refused}");
+        }
+        let refused = parse("s3:/bucket/x").unwrap_err().to_string();
+        assert!(refused.contains("expected s3://"), "{refused}");
+        for path in ["./s3:/bucket/x", "s3:x", "host:/x", "/s3:/x"] {
+            assert_eq!(parse(path), Ok(Location::Folder(path.into())));
         }
     }
 

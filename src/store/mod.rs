@@ -97,6 +97,10 @@ pub struct Traffic {
     pub bytes: u64,
     /// Requests that were given up.
     pub failures: u64,
+    /// What was sent for the requests: each retry by itself.
+    pub tries: u64,
+    /// Tries that had no answer, or one that says to try again (408, 429, 5xx).
+    pub failed_tries: u64,
     /// Objects that were found in the cache on disk instead.
     pub found_on_disk: u64,
     /// Bytes of objects in memory.

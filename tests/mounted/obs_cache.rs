@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use arrow::array::AsArray;
+use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use arrow::ipc::reader::FileReader;
+use dcfs::write::{DatasetWriter, WriterOptions};
 use serde_json::Value;
 
 use crate::data::{MadeUp, made_up, shared};
-use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_every_mode, run};
+use crate::harness::{Folder, Io, Mount, dcfs, failed_with, in_every_mode, refused, run, text};
 use crate::python;
 
 in_every_mode!(
@@ -149,8 +150,98 @@ fn the_command_says_what_is_there_and_adds_the_rest() {
         refused.contains("has no column \"no such\"") && refused.contains(NUMBERS),
         "{refused}"
     );
-    let nothing = localize(&[]).output().unwrap();
-    assert_eq!(nothing.status.code(), Some(2), "neither --columns nor --all");
+    let nothing = failed_with(&localize(&[]).output().unwrap(), 2);
+    for way in ["--columns", "--column <", "--all"] {
+        assert!(nothing.contains(way), "{way} is missing from {nothing}");
+    }
+    run(&mut localize(&["--columns", NUMBERS, "--column", NUMBERS]));
+}
+
+/// 900 made-up cells; some of their columns have names of the test's choice.
+fn odd_columns(folder: &Folder, names: &[&str]) -> PathBuf {
+    let path = folder.join("odd.dc");
+    let cells = made_up().synthetic;
+    let mut columns = cells.obs_columns();
+    for (column, name) in columns.iter_mut().zip(names) {
+        (*name).clone_into(&mut column.name);
+    }
+    let names = columns.iter().map(|column| column.name.clone()).collect::<Vec<_>>();
+    let options = WriterOptions {
+        obs: Some(columns),
+        threads: 1,
+        ..WriterOptions::new(1_500)
+    };
+    let mut writer = DatasetWriter::create(&path, options).unwrap();
+    let counts = cells.cells(0..900);
+    let obs = cells.obs(0..900, &counts);
+    let obs = RecordBatch::try_from_iter(names.iter().zip(obs.columns().iter().cloned())).unwrap();
+    writer.push(counts.rows().unwrap(), Some(&obs)).unwrap();
+    writer.finish().unwrap();
+    path
+}
+
+#[test]
+fn a_column_that_cannot_be_kept_is_named_and_keeps_no_other_from_being_kept() {
+    let folder = Folder::new();
+    let long = "n".repeat(300);
+    let dataset = odd_columns(&folder, &["a", &long]);
+    let cache = folder.join("cache");
+    let localize = |options: &[&str]| {
+        let mut command = dcfs();
+        command
+            .args(["obs", "localize", "--cache-dir"])
+            .arg(&cache)
+            .arg(&dataset);
+        command.args(options).output().unwrap()
+    };
+    let refused = failed_with(&localize(&["--columns", &format!("a,{long}")]), 1);
+    assert!(refused.contains(&format!("{long:?} cannot be cached")), "{refused}");
+    assert!(!cache.exists());
+
+    let all = localize(&["--all"]);
+    assert!(all.status.success(), "{all:?}");
+    let told = text(&all.stderr);
+    assert!(told.contains(&format!("{long:?} cannot be cached")), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    let json = info(&dataset, &cache);
+    assert_eq!(
+        local_columns(&json).len(),
+        json["columns"].as_array().unwrap().len() - 1
+    );
+
+    let table = run(dcfs().args(["obs", "info", "--cache-dir"]).arg(&cache).arg(&dataset));
+    let row = table.lines().find(|line| line.starts_with(&long)).unwrap();
+    assert!(row.ends_with("  see below"), "{row}");
+    let last = table.lines().last().unwrap();
+    assert!(last.contains("cannot be cached"), "{table}");
+}
+
+#[test]
+fn who_writes_a_name_with_a_comma_is_told_how_to_give_it() {
+    let folder = Folder::new();
+    let name = "a,b's";
+    let dataset = odd_columns(&folder, &["b's", name]);
+    let mut localize = dcfs();
+    localize
+        .args(["obs", "localize", "--cache-dir"])
+        .arg(folder.join("cache"))
+        .arg(&dataset);
+    let refused = failed_with(&localize.args(["--columns", name]).output().unwrap(), 1);
+    assert!(refused.contains("has no column \"a\""), "{refused}");
+    let advice = r"--column 'a,b'\''s'";
+    assert!(refused.contains(advice), "{refused}");
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_refused_before_anything_is_mounted() {
+    let dataset = made_up();
+    let point = dataset.folder.subfolder("mnt");
+    let file = dataset.path.join("manifest.json");
+    for cache in [file.join("cache"), file, "/proc/no/such/folder".into()] {
+        let refused = refused(&dataset.path, &point, &["--cache-dir", cache.to_str().unwrap()]);
+        let expected = format!("cannot keep obs columns in {}: ", cache.display());
+        assert!(refused.contains(&expected), "{refused}");
+    }
 }
 
 #[test]

@@ -140,6 +140,8 @@ fn a_tile_is_fetched_with_one_request(io: Io) {
     assert_eq!(counted("requests") - before.0, asked.len() as u64);
     assert_eq!(counted("bytes") - before.1, sizes.sum::<u64>());
     assert_eq!(counted("failures"), 0);
+    assert_eq!(counted("tries"), counted("requests"));
+    assert_eq!(counted("failed_tries"), 0);
     assert!(tiles.values().all(|&requests| requests == 1), "{tiles:?}");
     assert!(
         asked.iter().all(|asked| asked.path.ends_with(".dct")),
@@ -173,6 +175,11 @@ fn every_second_request_may_fail(io: Io) {
     remote.server.judge(every_second_fails());
     assert_same_files(mount.path(), local.path());
     assert_eq!(mount.complaints(), [""; 0]);
+    // Whoever looks for a flaky store finds it in the tries.
+    let counted = |name: &str| mount.stat(&format!("/store/{name}"));
+    assert_eq!(counted("failures"), 0);
+    assert!(counted("failed_tries") > 0);
+    assert!(counted("tries") > counted("requests"));
 }
 
 fn a_wrong_bit_is_an_error_of_its_tile_alone(io: Io) {

@@ -190,6 +190,20 @@ fn what_a_store_refuses_is_told_with_its_own_reason_and_what_to_do() {
 }
 
 #[test]
+fn regions_are_spoken_of_where_there_are_some() {
+    let bucket = Bucket::new();
+    bucket.server.judge(|_| Fate::Status(404));
+    let web = format!("{}/bucket/x.dc", bucket.server.url());
+    for url in ["s3://bucket/x.dc", "gs://bucket/x.dc", "az://bucket/x.dc", &web] {
+        let mut info = bucket.command("info");
+        info.env("AZURE_STORAGE_ACCOUNT_NAME", "account");
+        let told = info.args(["--anonymous", url]).output().unwrap();
+        assert_told(&told, &["manifest.json: ", "folder that holds manifest.json"]);
+        assert_eq!(text(&told.stderr).contains("--region"), url.starts_with("s3:"), "{url}");
+    }
+}
+
+#[test]
 fn who_cannot_be_reached_is_named_with_the_reason() {
     let bucket = Bucket::new();
     let info = |url: &str| alone(&bucket.home).arg("info").arg(url).output().unwrap();

@@ -146,6 +146,18 @@ impl ObsCache {
         Ok(self.root.join(&obs.fingerprint).join("obs").join(name))
     }
 
+    /// Whether there can be a copy of a column (its place in the schema).
+    ///
+    /// # Errors
+    /// Why there cannot.
+    ///
+    /// # Panics
+    /// When the dataset has no such column.
+    pub fn can_keep(&self, dataset: &Dataset, column: usize) -> Result<(), CacheError> {
+        let (obs, columns) = obs_of(dataset)?;
+        self.path(obs, &columns[column]).map(drop)
+    }
+
     /// A column (its place in the schema) if it is in the cache. One that disagrees with the dataset is deleted, as is the
     /// cache's rule, and counts as one that is not there.
     ///
