@@ -46,7 +46,7 @@ impl Engine {
         let id = tile.layout().spec.id;
         let key = Key::Chunk { tile: id, array, chunk };
         let unverified = Key::Unverified { tile: id, array, chunk };
-        let takes_parts = needed == Needed::FewCells && !tile.is_verified();
+        let takes_parts = needed == Needed::FewCells;
         let join = || {
             let part = || takes_parts.then(|| self.cache.join(unverified)).flatten();
             self.cache.join(key).or_else(part)

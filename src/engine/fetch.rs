@@ -18,6 +18,9 @@ const LEAST_FOR_HEAD: u64 = 512 << 10;
 /// No more than one part in this many of a tile is fetched in parts; who wants more gets all of it.
 const SHARE_IN_PARTS: u64 = 4;
 
+/// All of a tile is fetched for a reader of a few cells where at least so many of its size fit into memory.
+const TILES_THAT_FIT: u64 = 4;
+
 /// A tile of which a part is in memory as long as this is there.
 #[derive(Clone)]
 pub(super) struct Fetched {
@@ -175,7 +178,9 @@ impl Engine {
         let part = Part::Chunk(chunk);
         let TileSpec { id, bytes, .. } = tile.layout().spec;
         let few = || tile.bytes_in_parts() + tile.part_bytes(part) <= bytes / SHARE_IN_PARTS;
-        match needed == Needed::FewCells && bytes >= LEAST_FOR_PARTS && few() && self.fetching.trusts(id) {
+        // Where few tiles fit into memory, all of one would be gone before the reader comes back to it.
+        let fits = bytes <= self.view.dataset().store().room() / TILES_THAT_FIT;
+        match needed == Needed::FewCells && bytes >= LEAST_FOR_PARTS && (few() || !fits) && self.fetching.trusts(id) {
             true => part,
             false => Part::Whole,
         }

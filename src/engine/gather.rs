@@ -43,7 +43,12 @@ pub(super) struct Gather {
     manner: Manner,
     /// What was fetched for the next piece.
     fetched: Option<Fetched>,
+    /// Which part that was, and how often in a row.
+    part: Option<(TileId, TilePart, usize)>,
 }
+
+/// Others who find a tile wrong may take away what was fetched of it, but not again and again.
+const MOST_FETCHES: usize = 5;
 
 /// How a file is read.
 #[derive(Debug, Clone, Copy)]
@@ -115,6 +120,7 @@ impl Engine {
                 may_wait: !self.is_remote(),
             },
             fetched: None,
+            part: None,
         };
         self.gather(gather, false);
     }
@@ -124,6 +130,7 @@ impl Engine {
         while let Some(extent) = gather.missing.pop() {
             match self.resolve(&extent, may_work, gather.manner, gather.fetched.as_ref()) {
                 Ok(Resolved::Part(part, rest)) => {
+                    gather.part = None;
                     gather.parts.push(part);
                     gather.missing.extend(rest);
                 }
@@ -150,6 +157,15 @@ impl Engine {
                     return;
                 }
                 Ok(Resolved::Fetch(tile, part)) => {
+                    let times = match gather.part {
+                        Some((last_tile, last, times)) if (last_tile, last) == (tile, part) => times + 1,
+                        _ => 1,
+                    };
+                    if times > MOST_FETCHES {
+                        log::error!("tile {tile}: {part:?} was fetched {MOST_FETCHES} times and is not there");
+                        return (gather.done)(Err(ReadError::Abandoned));
+                    }
+                    gather.part = Some((tile, part, times));
                     gather.missing.push(extent);
                     self.fetch(tile, part, move |engine, fetched| match fetched {
                         Ok(fetched) => {

@@ -488,12 +488,12 @@ impl Remote {
 
     fn range(&self, range: Range<u64>) -> io::Result<Bytes> {
         let cut = |bytes: &Bytes, start: u64| bytes.slice((range.start - start) as usize..(range.end - start) as usize);
+        if let Some((bytes, start)) = self.kept(&range) {
+            return Ok(cut(&bytes, start));
+        }
         if self.whole {
             let (bytes, _) = self.bucket.obtain(&self.key(None), self.found.size)?;
             return Ok(cut(&bytes, 0));
-        }
-        if let Some((bytes, start)) = self.kept(&range) {
-            return Ok(cut(&bytes, start));
         }
         let part = self.bucket.with_ranges(|| {
             let options = GetOptions {

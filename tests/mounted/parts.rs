@@ -17,6 +17,7 @@ in_both_modes!(
     row_starts_fetch_heads_alone,
     what_parts_showed_of_a_damaged_tile_is_given_up_with_the_tile,
     a_part_with_a_wrong_bit_is_not_shown_by_the_tile_and_is_told_of_once_the_tile_is_whole,
+    a_tile_that_was_read_and_forgotten_is_fetched_in_parts_again,
     many_who_need_one_chunk_fetch_it_once,
     with_a_disk_cache_tiles_are_fetched_whole,
 );
@@ -200,6 +201,17 @@ fn a_part_with_a_wrong_bit_is_not_shown_by_the_tile_and_is_told_of_once_the_tile
     for chunk in [2, 4, 6] {
         remote.read_few("indices.i32", 1, chunk);
     }
+}
+
+fn a_tile_that_was_read_and_forgotten_is_fetched_in_parts_again(io: Io) {
+    let remote = Remote::new(io, &["--fetch-memory", "1"]);
+    fs::read(remote.mount.join("tile_000001/indptr.i64")).unwrap();
+    fs::read(remote.mount.join("tile_000002/indptr.i64")).unwrap();
+    remote.asked();
+    remote.read_few("indices.i32", 1, 5);
+    let asked = remote.asked();
+    let bytes = parts_of(1, &asked);
+    assert!(bytes < remote.tile_bytes() / 8, "{asked:?}");
 }
 
 fn many_who_need_one_chunk_fetch_it_once(io: Io) {
