@@ -9,6 +9,7 @@ use std::thread;
 
 use crate::data::{Repeated, large_tiles, replace};
 use crate::harness::{Folder, Io, Mount, in_both_modes, wait_until};
+use crate::remote::every_second_fails;
 use crate::server::{Asked, Fate, Server};
 
 in_both_modes!(
@@ -20,6 +21,7 @@ in_both_modes!(
     a_tile_that_was_read_and_forgotten_is_fetched_in_parts_again,
     many_who_need_one_chunk_fetch_it_once,
     with_a_disk_cache_tiles_are_fetched_whole,
+    many_who_read_anything_anywhere_through_faults_and_little_memory_read_what_is_right,
 );
 
 const TILES: usize = 3;
@@ -235,4 +237,55 @@ fn with_a_disk_cache_tiles_are_fetched_whole(io: Io) {
     remote.read_few("data.i32", 1, 9);
     let asked = remote.asked();
     assert!(asked.len() == 1 && asked[0].range.is_none(), "{asked:?}");
+}
+
+fn many_who_read_anything_anywhere_through_faults_and_little_memory_read_what_is_right(io: Io) {
+    for memory in ["1", "12M", "200M"] {
+        let options = ["--fetch-memory", memory, "--cache-size", "48M", "--fetch-parallel", "3"];
+        let remote = Remote::new(io, &options);
+        remote.server.judge(every_second_fails());
+        let files = [
+            "X/data.i32",
+            "X/indices.i32",
+            "X/indptr.i64",
+            "X/data.f32",
+            "dataset.h5ad",
+            "tile_000000/data.i32",
+            "tile_000001/indices.i32",
+            "tile_000002/indptr.i64",
+        ];
+        thread::scope(|scope| {
+            for reader in 0..4_u64 {
+                let remote = &remote;
+                scope.spawn(move || {
+                    let mut state = reader + 1;
+                    let mut random = |below: u64| {
+                        state = state
+                            .wrapping_mul(6364136223846793005)
+                            .wrapping_add(1442695040888963407);
+                        (state >> 33) % below
+                    };
+                    for _ in 0..40 {
+                        let name = files[random(files.len() as u64) as usize];
+                        let length = 1 + random(300_000);
+                        let open = |mount: &Mount| File::open(mount.join(name)).unwrap();
+                        let (file, truth) = (open(&remote.mount), open(&remote.local));
+                        let size = truth.metadata().unwrap().len();
+                        let start = random(size);
+                        let length = length.min(size - start) as usize;
+                        let read = |file: &File| {
+                            let mut bytes = vec![0; length];
+                            file.read_exact_at(&mut bytes, start).map(|()| bytes)
+                        };
+                        let found = read(&file).unwrap_or_else(|error| panic!("{name} at {start}: {error}"));
+                        assert!(
+                            found == read(&truth).unwrap(),
+                            "{name} at {start}, {length} bytes, {memory}"
+                        );
+                    }
+                });
+            }
+        });
+        assert_eq!(remote.mount.complaints(), [""; 0]);
+    }
 }
