@@ -82,7 +82,8 @@ impl Sending {
                 backoff: BackoffConfig {
                     init_backoff: Duration::from_millis(100),
                     max_backoff: pause,
-                    base: 2.0,
+                    // Pauses are drawn from the first up to so many times the last: they double, on the average.
+                    base: 4.0,
                 },
                 // What ends them is the time that may pass.
                 max_retries: usize::MAX,
