@@ -105,15 +105,15 @@ impl LocalColumns {
             stop: &AtomicBool::new(false),
             patience: PATIENCE,
         };
-        // Most of the time it is there.
         let there = || self.cache.column(dataset, column);
         let add = || -> Result<Option<CachedColumn>, CacheError> {
-            if let Some(column) = there()? {
-                return Ok(Some(column));
-            }
             self.cache.localize(dataset, &[column], work)?;
             there()
         };
+        // What is there waits for nobody. What is wrong with it is found again below.
+        if let Ok(Some(column)) = there() {
+            return Ok(State::Here(Arc::new(column)));
+        }
         let Some(mut unanswered) = self.lock_adding() else {
             return Ok(State::Later(Instant::now() + PATIENCE));
         };

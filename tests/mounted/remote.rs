@@ -21,6 +21,7 @@ in_both_modes!(
     an_answer_that_is_no_tile_is_not_kept,
     a_store_that_falls_silent_leaves_everything_else,
     requests_that_hang_hold_up_nothing_that_is_here,
+    a_column_that_is_here_waits_for_none_that_is_not,
     what_a_silent_store_was_never_asked_is_waited_for_once,
     a_tile_that_was_replaced_is_stale,
     a_dataset_that_was_replaced_is_stale_where_nobody_had_looked_yet,
@@ -286,6 +287,23 @@ fn requests_that_hang_hold_up_nothing_that_is_here(io: Io) {
     for reader in readers {
         assert!(reader.join().unwrap().is_err());
     }
+}
+
+fn a_column_that_is_here_waits_for_none_that_is_not(io: Io) {
+    let remote = Remote::new();
+    let known = fs::read(remote.mount(io, &[]).join("obs/cell_type.arrow")).unwrap();
+    let mount = remote.mount(io, &["--request-timeout", "86400"]);
+    remote.server.judge(|_| Fate::Silence);
+    let other = mount.join("obs/total_counts.arrow");
+    let reader = thread::spawn(move || fs::read(other).map(|_| ()));
+    wait_until("a shard is asked for", || {
+        let asked = remote.server.take_asked();
+        asked.iter().any(|asked| asked.path.ends_with(".parquet"))
+    });
+    // It would wait for ever.
+    assert!(fs::read(mount.join("obs/cell_type.arrow")).unwrap() == known);
+    drop(mount);
+    assert!(reader.join().unwrap().is_err());
 }
 
 fn what_a_silent_store_was_never_asked_is_waited_for_once(io: Io) {
