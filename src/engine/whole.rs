@@ -95,10 +95,10 @@ impl Engine {
     }
 
     fn fill(self: &Arc<Self>, fetched: Fetched, kind: ArrayFile, ticket: Ticket<Key>, deliver: Deliver) {
-        let tile = fetched.tile.clone();
+        let tile = &fetched.tile;
         let entries = kind.elements.array().entries(&tile.layout().spec);
         let bytes = kind.bytes(entries);
-        let (file, reservation) = match self.make_room(&tile, bytes, &ticket) {
+        let (file, reservation) = match self.make_room(tile, bytes, &ticket) {
             Ok(Some(made)) => made,
             Ok(None) => return deliver(ticket.finish(Err(Failure::NoRoom))),
             Err(error) => {
@@ -113,7 +113,6 @@ impl Engine {
         };
         let workers = self.threads.min(chunks.max(1));
         let fill = Arc::new(Fill {
-            tile,
             fetched,
             kind,
             header: kind.header(entries),
@@ -170,9 +169,7 @@ type End = (Ticket<Key>, Reservation, Deliver);
 
 /// A file being filled, by every thread that takes part.
 struct Fill {
-    tile: Arc<Tile>,
-    /// Its bytes stay in reach until all is decoded.
-    #[allow(dead_code, reason = "what counts is that it is there")]
+    /// The tile, whose bytes stay in reach until all is decoded.
     fetched: Fetched,
     kind: ArrayFile,
     header: Vec<u8>,
@@ -196,7 +193,7 @@ impl Fill {
                 drop(
                     self.failed.set(Arc::new(
                         StoreError {
-                            name: self.tile.name(),
+                            name: self.fetched.tile.name(),
                             source,
                         }
                         .into(),
@@ -210,17 +207,23 @@ impl Fill {
     }
 
     fn work(&self, engine: &Arc<Engine>) -> Result<(), DatasetError> {
-        engine.view.dataset().verify(&self.tile)?;
+        engine.view.dataset().verify(&self.fetched.tile)?;
         let array = self.kind.elements.array();
         let start = self.header.len() as u64;
         if array == Array::Indptr {
-            let entries = self.tile.indptr().iter().flat_map(|entry| entry.to_le_bytes());
+            let entries = self.fetched.tile.indptr().iter().flat_map(|entry| entry.to_le_bytes());
             let bytes: Vec<u8> = self.header.iter().copied().chain(entries).collect();
             return self.copy(&bytes);
         }
-        let id = self.tile.layout().spec.id;
+        let id = self.fetched.tile.layout().spec.id;
         while self.failed.get().is_none() {
-            let Some(chunk) = self.tile.layout().chunks.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
+            let Some(chunk) = self
+                .fetched
+                .tile
+                .layout()
+                .chunks
+                .get(self.next.fetch_add(1, Ordering::Relaxed))
+            else {
                 break;
             };
             let length = chunk.nnz() as usize * 4;
@@ -235,7 +238,7 @@ impl Fill {
                     Some(block) => out.copy_from_slice(&block),
                     None => {
                         engine.stats.count_chunk(length as u64);
-                        decode_into(&self.tile, array, chunk.index, out)?;
+                        decode_into(&self.fetched.tile, array, chunk.index, out)?;
                     }
                 }
                 if self.kind.elements == Elements::Floats {
@@ -264,7 +267,7 @@ impl Fill {
             return Ok(());
         }
         let mut window = Window::open(&self.file, offset, length).map_err(|source| StoreError {
-            name: self.tile.name(),
+            name: self.fetched.tile.name(),
             source,
         })?;
         fill(window.bytes())
@@ -285,7 +288,7 @@ impl Fill {
         };
         let outcome = ticket.finish(block.map_err(|error| {
             engine.failed(&error);
-            engine.give_up(&self.tile, &error);
+            engine.give_up(&self.fetched.tile, &error);
             Failure::Failed(error)
         }));
         if outcome.is_ok() {
@@ -301,8 +304,8 @@ impl Fill {
         if self.kind.elements == Elements::Floats {
             return;
         }
-        let (tile, array) = (self.tile.layout().spec.id, self.kind.elements.array());
-        let chunks = 0..self.tile.layout().chunks.len();
+        let (tile, array) = (self.fetched.tile.layout().spec.id, self.kind.elements.array());
+        let chunks = 0..self.fetched.tile.layout().chunks.len();
         engine
             .cache
             .discard(chunks.map(|chunk| Key::Chunk { tile, array, chunk }));
@@ -310,7 +313,7 @@ impl Fill {
 
     fn block(&self, reservation: Reservation) -> Result<Block, DatasetError> {
         let failed = |source| StoreError {
-            name: self.tile.name(),
+            name: self.fetched.tile.name(),
             source,
         };
         let file = self.file.try_clone().map_err(failed)?;

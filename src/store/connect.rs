@@ -282,7 +282,19 @@ fn build_s3(builder: AmazonS3Builder, keys: Keys, sending: &Sending) -> Built {
             })?)
         }
     };
-    let store = with(builder, sending).with_credentials(source.clone()).build()?;
+    with_source(source, |source| with(builder, sending).with_credentials(source).build())
+}
+
+/// What `build` makes of credentials that can be had anew.
+fn with_source<C, S>(
+    source: Arc<dyn Source<C>>,
+    build: impl FnOnce(Arc<dyn Source<C>>) -> object_store::Result<S>,
+) -> Built
+where
+    C: Send + Sync + 'static,
+    S: ObjectStore,
+{
+    let store = build(source.clone())?;
     Ok(Arc::new(AskedAgain::new(Arc::new(store), source)))
 }
 
@@ -309,9 +321,7 @@ fn gcs(url: &Url, connection: &Connection, sending: &Sending) -> Built {
     let source = Services::new(sought.into(), move || {
         Ok(services.clone().build()?.credentials().clone())
     })?;
-    let source: Arc<dyn Source<_>> = Arc::new(source);
-    let store = builder.with_credentials(source.clone()).build()?;
-    Ok(Arc::new(AskedAgain::new(Arc::new(store), source)))
+    with_source(Arc::new(source), |source| builder.with_credentials(source).build())
 }
 
 fn azure(url: &Url, connection: &Connection, sending: &Sending) -> Built {
@@ -337,9 +347,7 @@ fn azure(url: &Url, connection: &Connection, sending: &Sending) -> Built {
     let source = Services::new(sought.into(), move || {
         Ok(services.clone().build()?.credentials().clone())
     })?;
-    let source: Arc<dyn Source<_>> = Arc::new(source);
-    let store = builder.with_credentials(source.clone()).build()?;
-    Ok(Arc::new(AskedAgain::new(Arc::new(store), source)))
+    with_source(Arc::new(source), |source| builder.with_credentials(source).build())
 }
 
 /// The cryptography that TLS uses in this process.
